@@ -1,0 +1,1 @@
+"""Conversations: history, prefix reuse and the engine in its own process."""

@@ -1,0 +1,1 @@
+"""Plain, denoise and self-speculative decoding over an engine; token ids only."""

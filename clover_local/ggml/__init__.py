@@ -1,0 +1,1 @@
+"""The bottom: a typed ctypes binding of the ggml libraries inside llama-cpp-python."""

@@ -1,0 +1,1 @@
+"""What the network is: its numbers, its weights and its passes as ggml graphs."""

@@ -1,0 +1,1 @@
+"""The engine: state and passes; token ids in, choices out."""

@@ -1,0 +1,1 @@
+"""From a Hugging Face checkpoint to one quantized GGUF with block-diffusion metadata."""

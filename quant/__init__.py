@@ -1,0 +1,1 @@
+"""Quantization recipes: which tensor gets which type."""

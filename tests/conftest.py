@@ -1,0 +1,49 @@
+"""Fixtures every test may use: the user's folders isolated, and the reference data where it is present."""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True)
+def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No test reads or writes the settings, chats or caches of the person who runs it."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME"):
+        monkeypatch.setenv(name, str(home / name.lower()))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    yield home
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference data beside the checkout; tests that need it are skipped without it."""
+    if not SHARED.is_dir():
+        if os.environ.get("CI"):
+            pytest.fail(f"the reference data {SHARED} must be present under CI")
+        pytest.skip(f"the reference data {SHARED} is not here")
+    return SHARED
+
+
+def _unpack(shared: Path, name: str, target: Path) -> Path:
+    with tarfile.open(shared / "oracle" / f"{name}.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    return target / name
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small random checkpoint, unpacked."""
+    return _unpack(shared, "tiny-clover", tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def trained_checkpoint(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small trained checkpoint, sharded, unpacked."""
+    return _unpack(shared, "clover-10m", tmp_path_factory.mktemp("trained"))
