@@ -1,7 +1,7 @@
 """The runtime engine's verbs over the torch model: slow, exact, for tests of whatever stands on an engine.
 
-It follows clover_local/runtime/engine.py verb for verb; passes read, only `commit`, `step` and `prefill` move the
-state. Logits are processed by clover_local.model.processing.process, one row at a time.
+It follows clover_local/runtime/engine.py verb for verb; passes read, only `commit`, `step` and `prefill` move
+the state. Logits are processed by clover_local.model.processing.process, one row at a time.
 """
 
 import json
@@ -51,9 +51,8 @@ def read_spec(folder: Path) -> ReferenceSpec:
     eos = generation.get("eos_token_id", config["eos_token_id"])
     eos_ids = tuple(eos) if isinstance(eos, list) else (eos,)
     pad = generation.get("pad_token_id")
-    stops = dict.fromkeys(
-        (*eos_ids, *generation.get("stop_token_ids", ()), *([pad] if pad is not None else []))
-    )
+    eos_ids = tuple(dict.fromkeys((*eos_ids, *generation.get("stop_token_ids", ()))))
+    stops = dict.fromkeys((*eos_ids, *([] if pad is None else [pad])))
     processing = Processing(
         presence=generation.get("presence_penalty", 0.0),
         frequency=generation.get("frequency_penalty", 0.0),
@@ -191,7 +190,7 @@ class ReferenceEngine:
         block: Sequence[int] = (),
         following: Sequence[int] | None = None,
     ) -> Rows:
-        """Process each row with the response it has seen; `step` is how far apart positions of equal responses lie."""
+        """Process each row with the response it has seen; `step` parts the positions of equal responses."""
         constants = self._processing or Processing()
         out = np.stack(
             [
