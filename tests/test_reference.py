@@ -1,7 +1,7 @@
 """The torch reference against what another engine recorded for two checkpoints (f16 weights, f32 arithmetic).
 
-Logits within 1e-3, greedy ids and denoised blocks identical. The other engine keeps its weights in f16 where the
-checkpoint has bf16 (no rounding) and computes in f32.
+Logits within 1e-3, greedy ids and denoised blocks identical. The other engine keeps its weights in f16 where
+the checkpoint has bf16 (no rounding) and computes in f32.
 """
 
 import json

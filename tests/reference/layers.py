@@ -1,8 +1,8 @@
-"""The formulas of a Clover layer as free functions; shapes are [..., rows, features], any leading batch dimensions.
+"""The formulas of a Clover layer as free functions; shapes are [..., rows, features], any leading batch.
 
-Weights are a mapping from the checkpoint's names inside one layer ("linear_attn.A_log") to tensors, untransformed.
-Source of the formulas: docs/model.md. Matrix products run in the dtype of the rows, everything delicate
-(norms, softmax, router, decay, state) in float32, so that the same code serves as f32 oracle and trains in bf16.
+Weights are a mapping from the checkpoint's names inside one layer ("linear_attn.A_log") to tensors,
+untransformed. Source of the formulas: docs/model.md. Matrix products run in the dtype of the rows, everything
+delicate (norms, softmax, router, decay, state) in f32: the same code is the f32 oracle and trains in bf16.
 """
 
 import math
@@ -99,7 +99,7 @@ def l2_norm(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GdnRows:
-    """What a GDN layer projects from its rows: qkv [.., rows, channels], z, log decay g and beta [.., rows, heads]."""
+    """Projections of a GDN layer: qkv [.., rows, channels], z, log decay g and beta [.., rows, heads]."""
 
     qkv: Tensor
     z: Tensor
@@ -157,7 +157,7 @@ def gdn_heads(shape: Shape, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule row by row: outputs [.., heads, rows, dv] and the state [.., heads, dk, dv] after them.
+    """The gated delta rule row by row: outputs [.., heads, rows, dv] and the state [.., heads, dk, dv] after.
 
     q, k, v as from `gdn_heads`; g and beta [.., rows, heads].
     """
@@ -174,7 +174,7 @@ def delta_rule(
 def block_softmax(
     p: Layer, q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor, valid: Tensor, log_b: Tensor
 ) -> Tensor:
-    """The preview operator: every row of a block sees all valid rows, both ways, and the state as one more slot.
+    """The preview operator: each row of a block sees all valid rows, and the state as one more slot.
 
     q, k, v as from `gdn_heads`; g [.., rows, heads]; valid [.., rows] bool; log_b [..] = ln(valid rows / 32).
     """
@@ -190,7 +190,7 @@ def block_softmax(
 
 
 def gdn_output(shape: Shape, p: Layer, o: Tensor, z: Tensor) -> Tensor:
-    """Gated norm and output projection: o [.., heads, rows, dv] f32, z [.., rows, heads * dv] -> [.., rows, hidden]."""
+    """Gated norm, then the projection back: o [.., heads, rows, dv], z [.., rows, heads * dv]."""
     o = rms_norm(o.transpose(-3, -2), p["linear_attn.norm.weight"], shape.eps)
     o = o * F.silu(z.unflatten(-1, (shape.value_heads, shape.value_dim)).float())
     return linear(o.flatten(-2).to(z.dtype), p["linear_attn.out_proj.weight"])
@@ -219,7 +219,7 @@ def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
 def attention_project(
     shape: Shape, p: Layer, x: Tensor, table: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys, values [.., rows, heads, dim] (normed and rotated) and the output gate of the queries' shape."""
+    """Queries and keys (normed, rotated), values and the output gate, each [.., rows, heads, dim]."""
     h = rms_norm(x, 1 + p["input_layernorm.weight"], shape.eps)
     out = linear(h, *(p[f"self_attn.{name}.weight"] for name in ("q_proj", "k_proj", "v_proj")))
     n = shape.kv_heads * shape.head_dim
@@ -232,7 +232,7 @@ def attention_project(
 
 
 def attend(shape: Shape, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """Softmax attention; seen [.., 1, rows, keys] bool says which keys a row reads. -> [.., rows, heads, dim]."""
+    """Softmax attention -> [.., rows, heads, dim]; seen [.., 1, rows, keys] is what each row reads."""
     repeat = shape.heads // shape.kv_heads
     q = q.transpose(-3, -2)
     k, v = (t.repeat_interleave(repeat, -2).transpose(-3, -2) for t in (k, v))
@@ -260,8 +260,8 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 def coreset(weights: Tensor, valid: Tensor, top_p: float) -> Tensor:
     """Which experts a block keeps [.., 1, experts], from its top-k probabilities [.., rows, experts].
 
-    Experts in falling order of their mass over the valid rows (lower index first on ties) are kept while the mass
-    before them is below top_p; the first always is.
+    Experts in falling order of their mass over the valid rows (lower index first on ties) are kept while the
+    mass before them is below top_p; the first always is.
     """
     mass = (weights * valid[..., None]).sum(-2)
     mass = mass / mass.sum(-1, keepdim=True)
@@ -287,7 +287,7 @@ def router_logits(p: Layer, h: Tensor) -> Tensor:
 
 
 def experts(shape: Shape, p: Layer, h: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of the experts plus the shared expert; every expert is computed, which is fine at this size.
+    """Weighted sum of the experts plus the shared one; every expert is computed, which is fine at this size.
 
     h [.., rows, hidden] normed; weights [.., rows, experts] summing to 1.
     """

@@ -1,7 +1,7 @@
 """The model as three passes over a state: causal and preview read it, commit alone makes the next one.
 
-Everything is batched: ids are [batch, rows]. Sequences of different length are padded on the left; the pad rows
-neither enter the recurrent state nor are seen by attention. The default batch is one sequence without pads.
+Everything is batched: ids are [batch, rows]. Sequences of different length are padded on the left; the pad
+rows neither enter the recurrent state nor are seen by attention. The default is one sequence without pads.
 """
 
 import json
@@ -74,7 +74,7 @@ def empty_state(model: Model, pad: Sequence[int] = (0,)) -> State:
 
 
 def causal(model: Model, state: State, ids: Tensor) -> tuple[Tensor, State]:
-    """Logits [batch, rows, vocab] that judge the token after each row, and the state with the rows committed."""
+    """Logits [batch, rows, vocab] judging the token after each row, and the state with the rows committed."""
     x, after = _embed(model, ids), _Next(state)
     table = L.rope_table(model.shape, _positions(state, ids))
     live = _positions(state, ids)[None] >= state.pad[:, None]
@@ -138,7 +138,7 @@ def _positions(state: State, ids: Tensor) -> Tensor:
 
 
 def _visible(state: State, ids: Tensor, *, block: bool) -> Tensor:
-    """Which keys [batch, 1, rows, length + rows] each row reads: the past without pads, and the rows of this pass."""
+    """Which keys [batch, 1, rows, length + rows] a row reads: the past but its pads, and this pass's rows."""
     rows = _positions(state, ids)
     keys = torch.arange(state.length + ids.shape[1], device=ids.device)
     real = keys[None, None] >= state.pad[:, None, None]
