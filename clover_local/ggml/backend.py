@@ -67,7 +67,11 @@ def choose_device(wanted: str | None = None) -> Device:
         return next((d for d in found if d.is_gpu), next(d for d in found if d.kind == CPU))
     key = wanted.lower()
     for device in found:
-        if device.name.lower() == key or (key == "gpu" and device.is_gpu) or (key == "cpu" and device.kind == CPU):
+        if (
+            device.name.lower() == key
+            or (key == "gpu" and device.is_gpu)
+            or (key == "cpu" and device.kind == CPU)
+        ):
             return device
     raise CloverError(f"there is no device {wanted!r} here", f"devices found: {names}")
 

@@ -31,7 +31,13 @@ def quantize(type_name: str, values: np.ndarray, importance: np.ndarray | None =
         raise CloverError(f"{kind.name} needs an importance matrix", "give one, or choose a K type")
     weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
     written = functions["ggml_quantize_chunk"](
-        kind.id, values.ctypes.data, out.ctypes.data, 0, rows, n, None if weights is None else weights.ctypes.data
+        kind.id,
+        values.ctypes.data,
+        out.ctypes.data,
+        0,
+        rows,
+        n,
+        None if weights is None else weights.ctypes.data,
     )
     if written != out.nbytes:
         raise CloverError(f"ggml wrote {written} bytes of {kind.name} where {out.nbytes} were expected")

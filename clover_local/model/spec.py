@@ -244,7 +244,9 @@ def _floats(keys: Keys, path: Path, key: str, shape: tuple[int, ...]) -> np.ndar
     want = int(np.prod(shape))
     if not isinstance(value, np.ndarray) or value.dtype != np.float32 or value.size != want:
         size = value.size if isinstance(value, np.ndarray) else None
-        raise ModelError(f"{path}: the key {key!r} holds {size} numbers, wanted {want}; convert the model again")
+        raise ModelError(
+            f"{path}: the key {key!r} holds {size} numbers, wanted {want}; convert the model again"
+        )
     return value.reshape(shape)
 
 

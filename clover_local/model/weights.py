@@ -1,0 +1,191 @@
+"""Every tensor of the network: which ones there must be, and where they lie on the device."""
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clover_local.errors import ModelError
+from clover_local.ggml.backend import Backend, Buffer, Context, MappedBuffer, upload
+from clover_local.ggml.gguf import GgufFile, TensorInfo
+from clover_local.ggml.lib import Node
+from clover_local.model.spec import CONV_TAPS, Spec
+
+Progress = Callable[[int, int], None]
+UPLOAD_CHUNK = 64 << 20  # bytes between two progress reports
+MERGES: tuple[tuple[str, ...], ...] = (
+    ("attn_qkv.weight", "attn_gate.weight"),
+    ("ssm_alpha.weight", "ssm_beta.weight"),
+    ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
+    ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
+)
+"""Matrices of one layer that meet the same input and may lie behind each other as one (fewer kernels)."""
+
+
+def wanted(spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Name and shape (ggml order) of every tensor the passes read."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (spec.hidden, spec.vocab),
+        "output_norm.weight": (spec.hidden,),
+        "output.weight": (spec.hidden, spec.vocab),
+    }
+    for layer in range(spec.layers):
+        own = _attention(spec) if spec.is_attention(layer) else _gdn(spec)
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in {**own, **_moe(spec)}.items()}
+    return shapes
+
+
+def _attention(spec: Spec) -> dict[str, tuple[int, ...]]:
+    inner, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    return {
+        "attn_q.weight": (spec.hidden, 2 * inner),
+        "attn_k.weight": (spec.hidden, kv),
+        "attn_v.weight": (spec.hidden, kv),
+        "attn_output.weight": (inner, spec.hidden),
+        "attn_q_norm.weight": (spec.head_dim,),
+        "attn_k_norm.weight": (spec.head_dim,),
+    }
+
+
+def _gdn(spec: Spec) -> dict[str, tuple[int, ...]]:
+    return {
+        "attn_qkv.weight": (spec.hidden, spec.channels),
+        "attn_gate.weight": (spec.hidden, spec.value_size),
+        "ssm_alpha.weight": (spec.hidden, spec.value_heads),
+        "ssm_beta.weight": (spec.hidden, spec.value_heads),
+        "ssm_conv1d.weight": (CONV_TAPS, spec.channels),
+        "ssm_a": (spec.value_heads,),
+        "ssm_dt.bias": (spec.value_heads,),
+        "ssm_norm.weight": (spec.gdn_head_dim,),
+        "ssm_out.weight": (spec.value_size, spec.hidden),
+    }
+
+
+def _moe(spec: Spec) -> dict[str, tuple[int, ...]]:
+    expert, shared = spec.expert_width, spec.shared_width
+    return {
+        "attn_norm.weight": (spec.hidden,),
+        "post_attention_norm.weight": (spec.hidden,),
+        "ffn_gate_inp.weight": (spec.hidden, spec.experts),
+        "ffn_gate_exps.weight": (spec.hidden, expert, spec.experts),
+        "ffn_up_exps.weight": (spec.hidden, expert, spec.experts),
+        "ffn_down_exps.weight": (expert, spec.hidden, spec.experts),
+        "ffn_gate_inp_shexp.weight": (spec.hidden,),
+        "ffn_gate_shexp.weight": (spec.hidden, shared),
+        "ffn_up_shexp.weight": (spec.hidden, shared),
+        "ffn_down_shexp.weight": (shared, spec.hidden),
+    }
+
+
+def _trim(shape: tuple[int, ...]) -> tuple[int, ...]:
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def check(file: GgufFile, spec: Spec) -> dict[str, TensorInfo]:
+    """The tensors the passes read; one ModelError lists all that are missing or misshapen."""
+    found: dict[str, TensorInfo] = {}
+    problems = []
+    for name, shape in wanted(spec).items():
+        info = file.tensors.get(name)
+        if info is None and name == "output.weight":
+            info = file.tensors.get("token_embd.weight")  # a tied head
+        if info is None:
+            problems.append(f"{name} is missing")
+        elif _trim(info.shape) != _trim(shape):
+            problems.append(f"{name} has the shape {list(info.shape)}, wanted {list(shape)}")
+        else:
+            found[name] = info
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise ModelError(f"{file.path} does not fit its own description: {'; '.join(problems[:3])}{more}")
+    return found
+
+
+@dataclass
+class Weights:
+    """The tensors as ggml nodes, by name; merged ones under the tuple of their names' parts."""
+
+    nodes: dict[str, Node]
+    merged: dict[tuple[str, ...], Node] = field(default_factory=dict)
+    parts: dict[tuple[str, ...], tuple[int, ...]] = field(default_factory=dict)  # rows of each merged part
+    buffer: Buffer | None = None
+    context: Context | None = None
+    mapped: mmap.mmap | None = None  # keeps the file's map alive while nodes point into it
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def free(self) -> None:
+        if self.buffer is not None:
+            self.buffer.free()
+        if self.context is not None:
+            self.context.free()
+        self.mapped = None
+
+
+def load(file: GgufFile, spec: Spec, backend: Backend, progress: Progress | None = None) -> Weights:
+    """Put all weights on a backend: the CPU reads the mapped file as it is, a GPU gets its own copy."""
+    infos = check(file, spec)
+    return _map(file, infos, backend) if backend.is_cpu else _upload(file, infos, backend, progress)
+
+
+def _map(file: GgufFile, infos: dict[str, TensorInfo], backend: Backend) -> Weights:
+    context = Context(len(infos))
+    base = np.frombuffer(file.data, np.uint8)
+    address = base.ctypes.data
+    buffer = MappedBuffer(address, len(base))
+    nodes = {}
+    for name, info in infos.items():
+        node = context.tensor(info.type.name, *_trim(info.shape), name=name)
+        buffer.place(node, address + info.offset)
+        nodes[name] = node
+    return Weights(nodes, buffer=buffer, context=context, mapped=file.data)
+
+
+def _merge_plan(infos: dict[str, TensorInfo]) -> dict[tuple[str, ...], list[TensorInfo]]:
+    plan = {}
+    for layer_norm in [name for name in infos if name.endswith(".attn_norm.weight")]:
+        prefix = layer_norm.removesuffix("attn_norm.weight")
+        for parts in MERGES:
+            names = tuple(prefix + part for part in parts)
+            group = [infos[name] for name in names if name in infos]
+            if len(group) == len(names) and len({info.type for info in group}) == 1:
+                plan[names] = group
+    return plan
+
+
+def _upload(
+    file: GgufFile, infos: dict[str, TensorInfo], backend: Backend, progress: Progress | None
+) -> Weights:
+    plan = _merge_plan(infos)
+    inside = {info.name for group in plan.values() for info in group}
+    context = Context(len(infos) + len(plan))
+    nodes: dict[str, Node] = {}
+    copies: list[tuple[Node, int, TensorInfo]] = []
+    for name, info in infos.items():
+        if info.name not in inside:
+            nodes[name] = context.tensor(info.type.name, *_trim(info.shape), name=name)
+            copies.append((nodes[name], 0, info))
+    merged: dict[tuple[str, ...], Node] = {}
+    for names, group in plan.items():
+        rows = sum(info.shape[1] for info in group)
+        merged[names] = context.tensor(group[0].type.name, group[0].shape[0], rows, name=f"{names[0]}+")
+        offset = 0
+        for info in group:
+            copies.append((merged[names], offset, info))
+            offset += info.nbytes
+    buffer = Buffer(context, backend, weights=True)
+    done, total = 0, sum(info.nbytes for _, _, info in copies)
+    for node, offset, info in copies:
+        data = file.array(info.name)
+        for start in range(0, info.nbytes, UPLOAD_CHUNK):
+            part = data[start : start + UPLOAD_CHUNK]
+            upload(node, part, offset + start)
+            done += len(part)
+            if progress is not None:
+                progress(done, total)
+    parts = {names: tuple(info.shape[1] for info in group) for names, group in plan.items()}
+    return Weights(nodes, merged, parts, buffer, context)

@@ -1,0 +1,393 @@
+"""The engine: the committed state of one conversation and the passes over it. Token ids in, choices out.
+
+The one rule: passes never change the state; only `commit` does (prefill and step are a pass and its commit in
+one). So a pass that is cancelled, fails or is simply not wanted loses nothing. It knows no text.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from clover_local.errors import CloverError, ContextFullError
+from clover_local.ggml.backend import Backend, choose_device, download, upload
+from clover_local.ggml.gguf import GgufFile
+from clover_local.ggml.graph import Graph
+from clover_local.ggml.quantize import dequantize
+from clover_local.model import weights as weights_module
+from clover_local.model.passes import (
+    FORBIDDEN,
+    Kind,
+    Model,
+    Pass,
+    PassKey,
+    build_commit,
+    build_pass,
+    new_constants,
+    new_state,
+)
+from clover_local.model.processing import Processing
+from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
+from clover_local.runtime.rows import Rows
+
+DEFAULT_CONTEXT = 32768
+KV_STEP = 256  # llama.cpp pads its cache views to this too
+PREFILL_ROWS = (512, 256, 128, 64, 32)
+KEPT_PASSES = 32  # graphs kept alive; the least recently used goes first
+GPU_MOE_CHUNK = 8  # above 8 rows ggml's CUDA kernel for expert products is four times slower
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of the state after `tokens`: GDN rings and states of every layer, float32, on the host."""
+
+    tokens: tuple[int, ...]
+    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+
+def kv_bucket(need: int, n_ctx: int) -> int:
+    """Rows of the cache a graph looks at: at least `need`, coarse enough that graphs are reused."""
+    step = max(KV_STEP, 1 << max(need.bit_length() - 3, 0))
+    return min(-(-need // step) * step, n_ctx)
+
+
+def default_threads() -> int:
+    """Threads for the CPU backend: all cores of a small machine, half of many (the rest are hyperthreads)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if cores <= 4 else cores // 2
+
+
+class Engine:
+    """One model on one device with the state of one conversation. Not thread-safe."""
+
+    def __init__(self, model: Model, file: GgufFile, n_ctx: int) -> None:
+        self.spec: Spec = model.spec
+        self.n_ctx = n_ctx
+        self.file = file
+        self._model = model
+        self._tokens: list[int] = []
+        self._cached: list[
+            int
+        ] = []  # whose K and V rows the cache holds; the committed tokens are its prefix
+        self._verified: list[int] = []
+        self._passes: OrderedDict[PassKey, Pass] = OrderedDict()
+        self._commits: dict[int, Graph] = {}
+        self._processing: Processing | None = None
+        self._counts: dict[int, int] = {}
+        self._response = 0
+        self._counting = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        n_ctx: int | None = None,
+        threads: int | None = None,
+        device: str | None = None,
+        kv_type_k: str = "f16",
+        kv_type_v: str = "f16",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "Engine":
+        """Open a GGUF on a device.
+
+        `n_ctx` tokens of context (default: the model's, at most 32,768), `device` as in `choose_device`,
+        `progress(done, total)` in bytes while weights are uploaded. Raises ModelError for a bad file and
+        CloverError when it does not fit.
+        """
+        file = GgufFile.open(path)
+        spec = Spec.from_gguf(file)
+        wanted = n_ctx if n_ctx is not None else min(spec.context_length, DEFAULT_CONTEXT)
+        if not 1 <= wanted <= spec.context_length:
+            raise CloverError(
+                f"a context of {wanted} tokens is not possible: {spec.name} was made for 1 to {spec.context_length}",
+                "choose another --ctx-size",
+            )
+        padded = -(-wanted // KV_STEP) * KV_STEP
+        backend = Backend(choose_device(device), threads or default_threads())
+        weights = weights_module.load(file, spec, backend, progress)
+        conv = {
+            layer: _floats(file, f"blk.{layer}.ssm_conv1d.weight").reshape(spec.channels, CONV_TAPS)
+            for layer in spec.gdn_layers
+        }
+        constants = new_constants(spec, backend, conv)
+        state = new_state(spec, backend, padded, (kv_type_k, kv_type_v))
+        chunk = None if backend.is_cpu else GPU_MOE_CHUNK
+        return cls(Model(spec, weights, constants, state, backend, chunk), file, wanted)
+
+    # --- what is committed -------------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens the state stands on."""
+        return tuple(self._tokens)
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens are committed."""
+        return len(self._tokens)
+
+    @property
+    def device_name(self) -> str:
+        device = self._model.backend.device
+        return device.description if device.is_gpu else "CPU"
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes by class: weights, state (KV, GDN, scratch) and the graphs built so far."""
+        model = self._model
+        weights = model.weights.buffer.size if model.weights.buffer else 0
+        return {
+            "weights": weights,
+            "state": model.state.buffer.size,
+            "graphs": sum(one.bytes for one in self._passes.values()),
+        }
+
+    def reset(self) -> None:
+        """Forget everything that was committed."""
+        for state in self._model.state.gdn.values():
+            for node in (state.ring, state.s):
+                upload(node, np.zeros(int(np.prod(node.contents.ne)), np.float32))
+        self._tokens, self._cached, self._verified = [], [], []
+        self._counting = False
+
+    def snapshot(self) -> Snapshot:
+        """Copy what a recurrent state cannot rewind."""
+        layers = tuple(
+            (download(state.ring, np.float32), download(state.s, np.float32))
+            for state in self._model.state.gdn.values()
+        )
+        return Snapshot(self.tokens, layers)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot whose tokens still begin the cache; raises CloverError otherwise."""
+        n = len(snapshot.tokens)
+        if tuple(self._cached[:n]) != snapshot.tokens:
+            raise CloverError("the snapshot belongs to other tokens than the cache holds")
+        for state, (ring, s) in zip(self._model.state.gdn.values(), snapshot.layers, strict=True):
+            upload(state.ring, ring)
+            upload(state.s, s)
+        self._tokens = list(snapshot.tokens)
+        self._verified = []
+
+    def begin_response(self, processing: Processing | None = None) -> None:
+        """Start counting: tokens that `step` and `commit` add from now on are the response.
+
+        `processing` gives the penalties and ramps (its token ids must be the file's); None only keeps the
+        mask token from being chosen.
+        """
+        active = processing is not None and processing.active
+        self._processing = processing if active else None
+        for token in self._counts:
+            upload(self._model.state.counts, np.zeros(1, np.float32), 4 * token)
+        self._counts, self._response, self._counting = {}, 0, True
+
+    # --- passes ------------------------------------------------------------------------------------------
+
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        *,
+        cancelled: Callable[[], bool] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Rows | None:
+        """Commit tokens that are not part of a response; returns the choice of the last one.
+
+        Runs in pieces of up to 512 rows; `cancelled` is asked between them, and when it says yes None is
+        returned and the pieces done so far stay committed (see `n_past`).
+        """
+        if not tokens:
+            raise CloverError("there is nothing to prefill: the prompt is empty")
+        self._need(len(tokens))
+        done, rows = 0, None
+        while done < len(tokens):
+            if cancelled is not None and cancelled():
+                return None
+            left = len(tokens) - done
+            size = next((n for n in PREFILL_ROWS if n <= left), left)
+            rows = self._store(tokens[done : done + size], response=False)
+            done += size
+            if progress is not None:
+                progress(done, len(tokens))
+        return rows
+
+    def step(self, token: int) -> Rows:
+        """Commit one token of the response; the returned row judges the token after it."""
+        self._need(1)
+        return self._store([token], response=True)
+
+    def preview(self, tokens: Sequence[int], *, draft: bool = False) -> Rows:
+        """Look at a block [rows] over the state, mask tokens in place; row i judges token i itself.
+
+        `draft` says that the result is only a proposal; a runner may then trade exactness for speed.
+        """
+        if not self.spec.can_draft:
+            raise CloverError(f"{self.file.path} holds no preview weights, so it cannot draft or denoise")
+        self._need(len(tokens))
+        return self._rows(self._run(Kind.PREVIEW, tokens, response=False))
+
+    def verify(self, tokens: Sequence[int]) -> Rows:
+        """Judge tokens [rows] causally without committing them; row j judges token j + 1."""
+        self._need(len(tokens))
+        rows = self._rows(self._run(Kind.VERIFY, tokens, response=True))
+        self._verified = list(tokens)
+        return rows
+
+    def commit(self, rows: int) -> None:
+        """Commit the first `rows` tokens of the last `verify`, which no other pass may have followed."""
+        if not 1 <= rows <= len(self._verified):
+            raise CloverError(f"cannot commit {rows} rows: the last pass verified {len(self._verified)}")
+        if rows not in self._commits:
+            self._commits[rows] = build_commit(self._model, rows)
+        self._commits[rows].compute()
+        self._advance(self._verified[:rows], response=True)
+
+    def _need(self, rows: int) -> None:
+        if self.n_past + rows > self.n_ctx:
+            raise ContextFullError(
+                f"{self.n_past} tokens and {rows} more do not fit into the context of {self.n_ctx}",
+                "use a larger --ctx-size or a shorter conversation",
+            )
+
+    def _store(self, tokens: Sequence[int], *, response: bool) -> Rows:
+        rows = self._rows(self._run(Kind.STORE, tokens, response=response))
+        self._advance(tokens, response=response)
+        return rows
+
+    def _advance(self, tokens: Sequence[int], *, response: bool) -> None:
+        self._tokens.extend(tokens)
+        self._cached = list(self._tokens)
+        self._verified = []
+        if not (response and self._counting):
+            return
+        self._response += len(tokens)
+        for token in tokens:
+            self._counts[token] = self._counts.get(token, 0) + 1
+            if self._processing is not None and self._processing.penalizes:
+                upload(self._model.state.counts, np.float32([self._counts[token]]), 4 * token)
+
+    def _run(self, kind: Kind, tokens: Sequence[int], *, response: bool) -> Pass:
+        n = len(tokens)
+        limit = PREFILL_ROWS[0] if kind is Kind.STORE else MAX_ROWS
+        if not 1 <= n <= limit:
+            raise CloverError(f"a {kind} pass takes 1 to {limit} rows, not {n}")
+        if min(tokens) < 0 or max(tokens) >= self.spec.vocab:
+            raise CloverError(f"a token id lies outside the vocabulary of {self.spec.vocab}")
+        one = self._pass(PassKey(kind, n, kv_bucket(self.n_past + n, self._kv_rows), self._processing))
+        self._cached = self._cached[: self.n_past]  # the pass overwrites what lies beyond
+        self._verified = []
+        self._fill(one, tokens, response)
+        one.graph.compute()
+        return one
+
+    @property
+    def _kv_rows(self) -> int:
+        return -(-self.n_ctx // KV_STEP) * KV_STEP
+
+    def _pass(self, key: PassKey) -> Pass:
+        one = self._passes.pop(key, None) or build_pass(self._model, key)
+        self._passes[key] = one
+        if len(self._passes) > KEPT_PASSES:
+            self._passes.popitem(last=False)[1].graph.free()
+        return one
+
+    def _fill(self, one: Pass, tokens: Sequence[int], response: bool) -> None:
+        key, past, n = one.key, self.n_past, len(tokens)
+        places = np.arange(past, past + n)
+        upload(one.inputs.tokens, np.asarray(tokens, np.int32))
+        upload(one.inputs.positions, np.concatenate([places, places, places, 0 * places]).astype(np.int32))
+        upload(one.inputs.kv_rows, places.astype(np.int64))
+        mask = np.full((n, key.kv), -np.inf, np.float16)
+        mask[:, :past] = 0
+        inside = np.ones((n, n), bool) if key.kind is Kind.PREVIEW else np.tri(n, dtype=bool)
+        mask[:, past : past + n][inside] = 0
+        upload(one.inputs.mask, mask)
+        if one.next_ids is not None:
+            upload(one.next_ids, np.asarray([*tokens[1:], tokens[-1]], np.int32))
+        if key.processing is not None:
+            self._fill_processing(one, key.processing, tokens, response)
+
+    def _fill_processing(
+        self, one: Pass, processing: Processing, tokens: Sequence[int], response: bool
+    ) -> None:
+        """Counts and ramps per row: causal row j counts the response and rows 0…j and judges the place after
+        them; a preview row counts the response and judges its own place."""
+        preview = one.key.kind is Kind.PREVIEW
+        written = list(tokens) if response else []
+        judged = len(tokens) if one.key.kind is not Kind.STORE else 1
+        first = self._response + 1 + (len(written) - judged + 1 if response else 0)
+        places = range(first, first + judged)
+        upload_if(one.processed.length_bias, [processing.length.at(place) for place in places])
+        closes = processing.think_end_id
+        closed = closes is not None and (closes in self._counts or (preview and closes in tokens))
+        biases = []
+        for row, place in enumerate(places):
+            open_still = not closed and closes not in written[: len(written) - judged + row + 1]
+            biases.append(processing.think_end.at(place) if open_still else 0.0)
+        upload_if(one.processed.think_bias, biases)
+        if one.processed.cells is not None and one.processed.times is not None:
+            cells, times = self._cells(tokens, written, judged)
+            upload(one.processed.cells, cells)
+            upload(one.processed.times, times)
+
+    def _cells(self, tokens: Sequence[int], written: list[int], judged: int) -> tuple[np.ndarray, np.ndarray]:
+        cells = np.zeros((judged, judged), np.int64)
+        times = np.zeros((judged, judged), np.float32)
+        for row in range(judged):
+            before = written[: len(written) - judged + row + 1] if written else []
+            touched = list(dict.fromkeys(before)) or [tokens[-1]]
+            for column in range(judged):
+                token = touched[min(column, len(touched) - 1)]
+                cells[row, column] = token
+                times[row, column] = self._counts.get(token, 0) + before.count(token)
+        return cells, times
+
+    def _rows(self, one: Pass) -> Rows:
+        vocab = self.spec.vocab
+
+        def logits() -> np.ndarray:
+            values = download(one.logits, np.float32).reshape(-1, vocab)
+            values[values < FORBIDDEN / 2] = -np.inf
+            return values
+
+        return Rows(
+            ids=download(one.ids, np.int32),
+            p=download(one.p, np.float32),
+            entropy=None if one.entropy is None else download(one.entropy, np.float32),
+            next_p=None if one.next_p is None else download(one.next_p, np.float32),
+            logits=logits,
+        )
+
+    def close(self) -> None:
+        """Free everything on the device; the engine is of no use afterwards."""
+        for one in self._passes.values():
+            one.graph.free()
+        for graph in self._commits.values():
+            graph.free()
+        self._passes.clear()
+        self._commits.clear()
+        model = self._model
+        model.state.free()
+        model.constants.free()
+        model.weights.free()
+        model.backend.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def upload_if(node: object | None, values: Sequence[float]) -> None:
+    """Fill a float32 input that a pass may not have."""
+    if node is not None:
+        upload(node, np.asarray(values, np.float32))
+
+
+def _floats(file: GgufFile, name: str) -> np.ndarray:
+    info = file.tensors[name]
+    return dequantize(info.type.name, file.array(name), info.shape[0])
