@@ -1,4 +1,4 @@
-"""Wrong answers that look right, made by rule from gold answers: each pair (gold, near miss) must be rejected."""
+"""Wrong answers that look right, made by rule from gold answers: each must be rejected."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -70,7 +70,7 @@ def sign(gold: str) -> Iterable[str]:
     if "-" in gold:
         changed = re.sub(r"(?<=[\w}]) *- *", " + ", gold, count=1)
         return [changed if changed != gold else gold.replace("-", "", 1)]
-    if re.match(r"[\[(]|\\(left|begin|\{)|x *=|x *\\in|y *=", gold) or "," in gold and "\\!" not in gold:
+    if re.match(r"[\[(]|\\(left|begin|\{)|x *=|x *\\in|y *=", gold) or ("," in gold and "\\!" not in gold):
         return []
     return ["-" + gold if re.fullmatch(r"[^+]*", gold) and not gold.startswith("\\$") else f"-({gold})"]
 
