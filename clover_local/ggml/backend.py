@@ -77,7 +77,7 @@ def choose_device(wanted: str | None = None) -> Device:
 
 
 class Backend:
-    """A device opened for computing. Frees itself when closed; buffers and graphs on it must be freed first."""
+    """A device opened for computing; the buffers and graphs on it must be freed before it is closed."""
 
     def __init__(self, device: Device, threads: int | None = None) -> None:
         self.device = device
@@ -129,7 +129,7 @@ class Buffer:
         self.handle = functions["ggml_backend_alloc_ctx_tensors"](context.handle, backend.handle)
         if not self.handle:
             raise CloverError(
-                f"{backend.device.name} has too little free memory for this: {lib.last_error() or 'allocation failed'}",
+                f"{backend.device.name} lacks free memory: {lib.last_error() or 'allocation failed'}",
                 "use a smaller context (-c) or a smaller quantization",
             )
         functions["ggml_backend_buffer_set_usage"](self.handle, _USAGE_WEIGHTS if weights else _USAGE_COMPUTE)

@@ -1,4 +1,4 @@
-"""Values to quantized rows and back, by ggml's own codecs (they free the GIL, so threads run side by side)."""
+"""Values to quantized rows and back, by ggml's own codecs; ctypes frees the GIL, so threads help."""
 
 import ctypes as C
 from functools import cache

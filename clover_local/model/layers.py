@@ -1,7 +1,7 @@
 """The layers as ggml nodes: attention, Gated DeltaNet and mixture of experts, causal and in a preview.
 
-Free functions over a graph; shapes in ggml order (ne0 first), all float32 unless said. The causal forms repeat
-llama.cpp's order of operations, so that on one device the logits are equal bit for bit.
+Free functions over a graph; shapes in ggml order (ne0 first), all float32 unless said. The causal forms
+repeat llama.cpp's order of operations, so that on one device the logits are equal bit for bit.
 Formulas: docs/model.md. Twin: tests/reference/layers.py.
 """
 
@@ -38,7 +38,7 @@ class AttentionState:
 
 @dataclass(frozen=True)
 class GdnState:
-    """State of one GDN layer: ring [3, channels] (the last rows before the convolution), s [d, d, value_heads]."""
+    """State of one GDN layer: ring [3, channels], the last rows before the convolution; s [d, d, heads]."""
 
     ring: Node
     s: Node
@@ -105,7 +105,8 @@ def flat(b: Build, x: Node) -> Node:
 def attention(b: Build, x: Node, layer: int, state: AttentionState, inputs: Inputs, kv: int) -> Node:
     """Gated attention of x [hidden, rows] over the first `kv` rows of the cache, its own rows included.
 
-    Who sees whom is the mask's business: causal or, in a preview, every row of the block. Returns [hidden, rows].
+    Who sees whom is the mask's business: causal or, in a preview, every row of the block.
+    Returns [hidden, rows].
     """
     g, s, prefix = b.g, b.spec, f"blk.{layer}."
     dim, heads, groups = s.head_dim, s.heads, s.kv_heads
@@ -214,9 +215,9 @@ def gdn_causal(b: Build, rows: GdnRows, layer: int, state: GdnState, *, store: b
 
 
 def gdn_preview(b: Build, rows: GdnRows, layer: int, state: GdnState, extra: PreviewWeights) -> Node:
-    """Outputs [d, value_heads, rows] of the preview: each row sees all rows and the history; nothing is written.
+    """Outputs [d, value_heads, rows] of the preview: each row sees all rows and the history; no writes.
 
-    In the tiled order value head h = j * key_heads + k reads key head k, so heads are dimensions [key_heads, ratio].
+    In the tiled order value head h = j * key_heads + k reads key head k: dimensions [key_heads, ratio].
     """
     g, s, n, d = b.g, b.spec, b.rows, b.spec.gdn_head_dim
     ratio = s.value_heads // s.key_heads
@@ -231,9 +232,7 @@ def gdn_preview(b: Build, rows: GdnRows, layer: int, state: GdnState, extra: Pre
     weights = g.soft_max(g.reshape(logits, n, n, s.value_heads))
     g.add_sinks(weights, extra.history)
     root = 1 / math.sqrt(d)
-    past = g.scale_bias(
-        g.sum_rows(weights), -root, root
-    )  # the history's weight / sqrt(d): [1, row, value_heads]
+    past = g.scale_bias(g.sum_rows(weights), -root, root)  # history's weight / sqrt(d)
     decay = g.exp(_gate(b, rows.alpha, layer))
     past = g.mul(past, g.view(decay, (1, n, s.value_heads), (s.value_heads * F32, F32)))
     v = g.view(y, (d, s.value_heads, n), (d * F32, step), 2 * s.key_size * F32)
@@ -314,7 +313,7 @@ def _experts(b: Build, x: Node, ids: Node, weights: Node, layer: int, n: int) ->
 
 @dataclass(frozen=True)
 class Coreset:
-    """The preview's restriction to few experts: `top_p` of the mass; `order` [experts, experts] breaks ties."""
+    """A restriction to few experts: `top_p` of the mass; `order` [experts, experts] breaks ties."""
 
     top_p: float
     order: Node
@@ -333,9 +332,7 @@ def restrict(b: Build, router: Node, coreset: Coreset) -> Node:
     scattered = g.set_rows(g.view(dense, (1, e, n), (n * F32, F32)), weights, ids)
     mass = g.sum_rows(g.view(scattered, (n, e), (n * F32,), 0))  # [1, experts]
     row = g.reshape(mass, e)
-    ahead = g.step(
-        g.add(g.sub(g.repeat_4d(row, e, e, 1, 1), mass), coreset.order)
-    )  # [f, e]: f ranks before e
+    ahead = g.step(g.add(g.sub(g.repeat_4d(row, e, e, 1, 1), mass), coreset.order))  # [f, e]: f before e
     before = g.reshape(g.mul_mat(ahead, row), e)
     limit = g.scale(g.sum_rows(row), coreset.top_p)
     keep = g.step(g.sub(g.repeat_4d(limit, e, 1, 1, 1), before))

@@ -1,8 +1,8 @@
 """The passes as graphs: causal (prefill, step, verify), preview, and the commit that replays accepted rows.
 
-A pass is built once per key and recomputed; it knows tensors and nothing of tokens' meaning. Only a pass whose
-kind stores (prefill and step) and the commit write the state; K and V rows beyond the committed length may be
-written by any pass, because no later pass sees them before they are committed.
+A pass is built once per key and recomputed. Only a pass whose kind stores (prefill and step) and the commit
+write the state; K and V rows beyond the committed length may be written by any pass, because no later pass
+sees them before they are committed.
 """
 
 import math
@@ -39,9 +39,7 @@ FORBIDDEN = -1e30
 class Kind(StrEnum):
     """What a pass does with its rows."""
 
-    STORE = (
-        "store"  # causal, and the state moves on: prefill and single steps; a choice for the last row only
-    )
+    STORE = "store"  # causal, and the state moves on: prefill and single steps; judges its last row
     VERIFY = "verify"  # causal; rows are kept aside for a commit
     PREVIEW = "preview"
 
@@ -147,11 +145,11 @@ def new_constants(spec: Spec, backend: Backend, conv: dict[int, np.ndarray]) -> 
     buffer = Buffer(context, backend)
     buffer.clear()
     if spec.mask_id is not None:
-        upload(vocab[0], np.float32([FORBIDDEN]), 4 * spec.mask_id)
+        upload(vocab[0], np.array([FORBIDDEN], np.float32), 4 * spec.mask_id)
     for token in spec.processing.stop_ids:
-        upload(vocab[1], np.float32([1]), 4 * token)
+        upload(vocab[1], np.ones(1, np.float32), 4 * token)
     if spec.processing.think_end_id is not None:
-        upload(vocab[2], np.float32([1]), 4 * spec.processing.think_end_id)
+        upload(vocab[2], np.ones(1, np.float32), 4 * spec.processing.think_end_id)
     if spec.preview is not None:
         for index, layer in enumerate(spec.gdn_layers):
             taps = np.zeros((spec.channels, PREVIEW_TAPS), np.float32)
@@ -162,7 +160,9 @@ def new_constants(spec: Spec, backend: Backend, conv: dict[int, np.ndarray]) -> 
     if coreset is not None:
         ranks = np.arange(spec.experts, dtype=np.float32)
         upload(coreset.order, (ranks[:, None] - ranks[None, :]) * np.float32(1e-12))
-    return Constants(preview, {}, coreset, *vocab, spec, backend, [(context, buffer)])
+    forbidden, stops, think_end = vocab
+    owned = [(context, buffer)]
+    return Constants(preview, {}, coreset, forbidden, stops, think_end, spec, backend, owned)
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def build_commit(model: Model, rows: int) -> Graph:
 
 
 def _choose(b: Build, model: Model, key: PassKey, logits: Node, inputs: Inputs) -> Pass:
-    """From raw logits [vocab, rows] to argmax, probability and, when verifying, entropy and asked probability."""
+    """From raw logits [vocab, rows] to argmax, probability and, in verify, entropy and asked probability."""
     g, n, vocab = b.g, b.rows, b.spec.vocab
     processed = Processed()
     if key.processing is not None:

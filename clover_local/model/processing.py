@@ -1,4 +1,4 @@
-"""The response processing of a Clover release: penalties and ramps, as numbers and as one plain numpy function.
+"""The response processing of a Clover release: penalties and ramps, as numbers and as one numpy function.
 
 The engine applies the same steps on the device; `process` is their readable twin and the tests' oracle.
 Source of the formulas: docs/model.md, "Response processing".

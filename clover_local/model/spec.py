@@ -22,7 +22,7 @@ MAX_ROWS = 32
 
 @dataclass(frozen=True)
 class Preview:
-    """Weights of the preview operator, per GDN layer, value heads and channels in the file's (tiled) order."""
+    """Weights of the preview operator per GDN layer; heads and channels in the file's (tiled) order."""
 
     conv_right: np.ndarray  # float32 [gdn layers, channels, 3]
     logit_scale: np.ndarray  # float32 [gdn layers, value heads]

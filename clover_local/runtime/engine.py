@@ -69,9 +69,7 @@ class Engine:
         self.file = file
         self._model = model
         self._tokens: list[int] = []
-        self._cached: list[
-            int
-        ] = []  # whose K and V rows the cache holds; the committed tokens are its prefix
+        self._cached: list[int] = []  # whose K and V the cache holds; begins with the committed
         self._verified: list[int] = []
         self._passes: OrderedDict[PassKey, Pass] = OrderedDict()
         self._commits: dict[int, Graph] = {}
@@ -103,7 +101,7 @@ class Engine:
         wanted = n_ctx if n_ctx is not None else min(spec.context_length, DEFAULT_CONTEXT)
         if not 1 <= wanted <= spec.context_length:
             raise CloverError(
-                f"a context of {wanted} tokens is not possible: {spec.name} was made for 1 to {spec.context_length}",
+                f"a context of {wanted} tokens is not possible: the model takes 1 to {spec.context_length}",
                 "choose another --ctx-size",
             )
         padded = -(-wanted // KV_STEP) * KV_STEP
@@ -267,7 +265,7 @@ class Engine:
         for token in tokens:
             self._counts[token] = self._counts.get(token, 0) + 1
             if self._processing is not None and self._processing.penalizes:
-                upload(self._model.state.counts, np.float32([self._counts[token]]), 4 * token)
+                upload(self._model.state.counts, np.array([self._counts[token]], np.float32), 4 * token)
 
     def _run(self, kind: Kind, tokens: Sequence[int], *, response: bool) -> Pass:
         n = len(tokens)

@@ -1,0 +1,170 @@
+// ggml's quantized blocks as they lie in a file: one value, or one lane's registers of 256 values of a row.
+// Layouts: ggml-common.h (block_q4_K, block_q5_K, block_q6_K, block_q8_0).
+#pragma once
+#include "common.cuh"
+
+__device__ __forceinline__ int row_bytes(int type, int k) {
+    switch (type) {
+        case Q4_K: return k / 256 * 144;
+        case Q5_K: return k / 256 * 176;
+        case Q6_K: return k / 256 * 210;
+        case Q8_0: return k / 32 * 34;
+        case F32: return k * 4;
+        default: return k * 2;
+    }
+}
+
+// Words at addresses that are only known to be even.
+__device__ __forceinline__ u32 load_word(const u8* p) {
+    if (((size_t)p & 2) == 0) return *(const u32*)p;
+    return *(const u16*)p | (u32) * (const u16*)(p + 2) << 16;
+}
+
+__device__ __forceinline__ float load_half(const u8* p) { return half_to_float(*(const u16*)p); }
+__device__ __forceinline__ float bf16_to_float(u16 h) { return __uint_as_float((u32)h << 16); }
+
+// Scale and minimum j (0..7) of a Q4_K or Q5_K block, from its 12 packed bytes as three words.
+__device__ __forceinline__ void scale_min(int j, u32 w0, u32 w1, u32 w2, int& scale, int& min) {
+    int shift = 8 * (j & 3);
+    u32 a = w0 >> shift, b = w1 >> shift, c = w2 >> shift;
+    scale = j < 4 ? a & 63 : (c & 15) | (a >> 2 & 48);
+    min = j < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 48);
+}
+
+// 64 values (two blocks of 32) of one row as tensor-core operands of lane 4g+t.
+// By 32: words[s] = values 8t..8t+7 of block s. By 16: words[s][h] = values 16h+4t..16h+4t+3.
+struct Fragment {
+    u32 words[2][2];
+    float scale[2][2];  // by 32 only [s][0]
+    float min[2];
+};
+
+template <int TYPE> struct Lane;
+
+template <> struct Lane<Q4_K> {
+    static constexpr bool BY16 = false, MIN = true;
+    uint4 head;
+    uint2 q[4];
+    __device__ __forceinline__ void load(const u8* row, int step, int t, int) {
+        const u8* p = row + (size_t)step * 144;
+        head = *(const uint4*)p;
+#pragma unroll
+        for (int j = 0; j < 4; j++) q[j] = *(const uint2*)(p + 16 + 32 * j + 8 * t);
+    }
+    __device__ __forceinline__ void get(int j, Fragment& f) const {
+        float d = half_to_float((u16)head.x), m = half_to_float((u16)(head.x >> 16));
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            int scale, min;
+            scale_min(2 * j + s, head.y, head.z, head.w, scale, min);
+            f.scale[s][0] = d * scale;
+            f.min[s] = m * min;
+            f.words[s][0] = q[j].x >> 4 * s & 0x0f0f0f0f;
+            f.words[s][1] = q[j].y >> 4 * s & 0x0f0f0f0f;
+        }
+    }
+};
+
+template <> struct Lane<Q5_K> {
+    static constexpr bool BY16 = false, MIN = true;
+    uint4 head;
+    uint2 high, q[4];
+    __device__ __forceinline__ void load(const u8* row, int step, int t, int) {
+        const u8* p = row + (size_t)step * 176;
+        head = *(const uint4*)p;
+        high = *(const uint2*)(p + 16 + 8 * t);
+#pragma unroll
+        for (int j = 0; j < 4; j++) q[j] = *(const uint2*)(p + 48 + 32 * j + 8 * t);
+    }
+    __device__ __forceinline__ void get(int j, Fragment& f) const {
+        float d = half_to_float((u16)head.x), m = half_to_float((u16)(head.x >> 16));
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            int scale, min, bit = 2 * j + s;
+            scale_min(bit, head.y, head.z, head.w, scale, min);
+            f.scale[s][0] = d * scale;
+            f.min[s] = m * min;
+            f.words[s][0] = (q[j].x >> 4 * s & 0x0f0f0f0f) | (high.x >> bit & 0x01010101) << 4;
+            f.words[s][1] = (q[j].y >> 4 * s & 0x0f0f0f0f) | (high.y >> bit & 0x01010101) << 4;
+        }
+    }
+};
+
+template <> struct Lane<Q6_K> {
+    static constexpr bool BY16 = true, MIN = false;
+    u32 low[8], high[4], scales[4];  // low[4n + 2c + h]: bytes 64n + 32c + 16h + 4t; high[2n + h]: bytes 32n + 16h + 4t
+    float d;
+    __device__ __forceinline__ void load(const u8* row, int step, int t, int) {
+        const u8* p = row + (size_t)step * 210;
+#pragma unroll
+        for (int i = 0; i < 8; i++) low[i] = load_word(p + 16 * i + 4 * t);
+#pragma unroll
+        for (int i = 0; i < 4; i++) high[i] = load_word(p + 128 + 16 * i + 4 * t);
+#pragma unroll
+        for (int i = 0; i < 4; i++) scales[i] = load_word(p + 192 + 4 * i);
+        d = load_half(p + 208);
+    }
+    // Values 64j + 32s + l: half n = j / 2 of the block, its quarter c = 2 (j & 1) + s.
+    __device__ __forceinline__ void get(int j, Fragment& f) const {
+        int n = j >> 1;
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            int c = 2 * (j & 1) + s;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                u32 q = (low[4 * n + 2 * s + h] >> 4 * (j & 1) & 0x0f0f0f0f) | (high[2 * n + h] >> 2 * c & 0x03030303) << 4;
+                f.words[s][h] = ((q | 0x80808080) - 0x20202020) ^ 0x80808080;  // minus 32 in every byte
+                f.scale[s][h] = d * (i8)(scales[j] >> 8 * (2 * s + h));
+            }
+        }
+    }
+};
+
+template <> struct Lane<Q8_0> {
+    static constexpr bool BY16 = false, MIN = false;
+    u32 q[16];
+    float d[8];
+    __device__ __forceinline__ void load(const u8* row, int step, int t, int pairs) {
+        const u8* p = row + (size_t)step * 272;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (i >= 2 * pairs) break;
+            d[i] = load_half(p + 34 * i);
+            q[2 * i] = load_word(p + 34 * i + 2 + 8 * t);
+            q[2 * i + 1] = load_word(p + 34 * i + 6 + 8 * t);
+        }
+    }
+    __device__ __forceinline__ void get(int j, Fragment& f) const {
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            f.words[s][0] = q[4 * j + 2 * s];
+            f.words[s][1] = q[4 * j + 2 * s + 1];
+            f.scale[s][0] = d[2 * j + s];
+        }
+    }
+};
+
+// One value of a row, for the token embedding.
+__device__ inline float value_at(int type, const u8* row, int i) {
+    int block = i / 256, r = i % 256, sub = r / 32, l = r % 32;
+    if (type == F32) return ((const float*)row)[i];
+    if (type == F16) return half_to_float(((const u16*)row)[i]);
+    if (type == BF16) return bf16_to_float(((const u16*)row)[i]);
+    if (type == Q8_0) {
+        const u8* p = row + (size_t)(i / 32) * 34;
+        return load_half(p) * (i8)p[2 + i % 32];
+    }
+    if (type == Q6_K) {
+        const u8* p = row + (size_t)block * 210;
+        int n = r / 128, c = sub % 4;
+        int low = p[64 * n + 32 * (c & 1) + l] >> 4 * (c >> 1) & 15, high = p[128 + 32 * n + l] >> 2 * c & 3;
+        return load_half(p + 208) * (i8)p[192 + 8 * n + 2 * c + l / 16] * ((low | high << 4) - 32);
+    }
+    int size = type == Q4_K ? 144 : 176, start = type == Q4_K ? 16 : 48;
+    const u8* p = row + (size_t)block * size;
+    const u32* w = (const u32*)(p + 4);
+    int scale, min, q = p[start + 32 * (sub / 2) + l] >> 4 * (sub & 1) & 15;
+    if (type == Q5_K) q |= (p[16 + l] >> sub & 1) << 4;
+    scale_min(sub, w[0], w[1], w[2], scale, min);
+    return load_half(p) * scale * q - load_half(p + 2) * min;
+}
