@@ -55,14 +55,21 @@ class Stats:
     first_token_seconds: float = 0.0  # time to first token, the prefill included
     passes: dict[PassKind, int] = field(default_factory=dict)
     pass_seconds: dict[PassKind, float] = field(default_factory=dict)
+    from_prefill: int = 0  # of `tokens`: chosen by the prefill's last row, before `seconds` began
     rounds: int = 0  # draft-and-verify rounds, or denoised blocks
+    round_tokens: int = 0  # tokens that those rounds kept
     drafted: tuple[int, ...] = ()  # by position in the draft: how often it was verified
     accepted: tuple[int, ...] = ()  # by position in the draft: how often it was kept
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens kept per wall second of decoding, the prefill apart."""
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+        """Tokens kept per wall second of decoding; the prefill and the token it chose are apart."""
+        return self.decoded / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def decoded(self) -> int:
+        """Tokens kept by decode steps."""
+        return self.tokens - self.from_prefill
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -76,13 +83,13 @@ class Stats:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens kept per pass through the network."""
-        return self.tokens / self.model_passes if self.model_passes else 0.0
+        """Tokens decoded per pass through the network."""
+        return self.decoded / self.model_passes if self.model_passes else 0.0
 
     @property
     def tokens_per_round(self) -> float:
         """Tokens kept per draft-and-verify round or denoised block; 0 when there was none."""
-        return self.tokens / self.rounds if self.rounds else 0.0
+        return self.round_tokens / self.rounds if self.rounds else 0.0
 
     @property
     def acceptance(self) -> float | None:

@@ -7,6 +7,7 @@ from clover_local.errors import UsageError
 
 Mode = Literal["plain", "self", "denoise"]
 Accept = Literal["exact", "lossless", "release"]
+PolicyName = Literal["auto", "always"]
 
 
 @dataclass(frozen=True)
@@ -16,18 +17,24 @@ class Settings:
     mode: Mode = "self"
     """`plain` one token at a time; `self` draft, verify, commit; `denoise` the release's block sampler."""
     accept: Accept = "exact"
-    """`exact`: at temperature 0 the draft must be the argmax, above it the lossless rejection rule applies.
-    `release`: keep a draft with probability p >= min(0.9, 0.6 * exp(-entropy))."""
+    """`exact`, also called `lossless`: the text is that of `plain` with the same seed, at any temperature.
+    `release`: keep a draft with probability p >= min(0.9, 0.6 * exp(-entropy)), as the release does."""
     max_tokens: int = 2048
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    """Seed of the draws above temperature 0; None takes a new one for every answer."""
     draft_max: int = 16
     """Rows of a draft block, the pending token included."""
+    policy: PolicyName = "auto"
+    """`auto` drafts where drafting pays on this machine; `always` drafts and verifies `draft_max` rows (for
+    measuring). Under `exact` the text is the same."""
     threshold: float | None = None
     """Confidence above which denoising fixes a row; None takes the file's."""
+    block_size: int | None = None
+    """Rows of a denoised block; None takes the file's."""
     ignore_stop: bool = False
     """Go on after a stop token (for measuring)."""
 
@@ -40,7 +47,10 @@ class Settings:
             (self.top_k >= 0, "--top-k must be 0 (off) or more"),
             (0.0 < self.top_p <= 1.0, "--top-p must be above 0 and at most 1"),
             (0.0 <= self.min_p < 1.0, "--min-p must be at least 0 and below 1"),
+            (self.seed is None or 0 <= self.seed < 2**64, "--seed must be from 0 to 2^64 - 1"),
             (2 <= self.draft_max <= 32, "--draft-max must be from 2 to 32"),
+            (self.policy in ("auto", "always"), "--policy must be auto or always"),
+            (self.block_size is None or 1 <= self.block_size <= 32, "--block-size must be from 1 to 32"),
             (
                 self.threshold is None or 0.0 <= self.threshold <= 1.0,
                 "--threshold must be between 0 and 1",

@@ -1,0 +1,53 @@
+"""What decoding asks of an engine; `clover_local.runtime.engine.Engine` is the real one.
+
+Passes read the state, and only `prefill`, `step` and `commit` move it. A protocol, so that a benchmark may
+wrap an engine and a test may bring a twenty-line one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from clover_local.model.processing import Processing
+from clover_local.runtime.rows import Rows
+
+
+class Numbers(Protocol):
+    """The part of a model's spec that decoding reads."""
+
+    @property
+    def mask_id(self) -> int | None: ...
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def threshold(self) -> float: ...
+    @property
+    def processing(self) -> Processing: ...
+    @property
+    def can_draft(self) -> bool: ...
+
+
+class Engine(Protocol):
+    """A model with its committed state; see the real engine for what each pass computes."""
+
+    @property
+    def spec(self) -> Numbers: ...
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def n_past(self) -> int: ...
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
+    def begin_response(self, processing: Processing | None) -> None: ...
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        *,
+        cancelled: Callable[[], bool] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Rows | None: ...
+    def step(self, token: int) -> Rows: ...
+    def preview(self, tokens: Sequence[int], *, draft: bool = False) -> Rows: ...
+    def verify(self, tokens: Sequence[int]) -> Rows: ...
+    def commit(self, r: int) -> None: ...

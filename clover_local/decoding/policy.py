@@ -1,0 +1,181 @@
+"""When to draft, how wide, and how much of a draft to verify: expected tokens per millisecond.
+
+Every number is learned while running: what passes cost here, how often a draft of a given confidence is kept,
+how far drafts have reached lately. Nothing here changes the text under exact acceptance, only its speed.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from clover_local.decoding.acceptance import Acceptance
+from clover_local.decoding.costs import MAX_ROWS, Costs
+from clover_local.decoding.drafts import Draft
+
+WIDTHS = (4, 8, 16, 32)
+VERIFY_ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # few shapes: each is a graph to build and a cost to learn
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did: the draft if there was one, how many of its tokens were verified and kept."""
+
+    draft: Draft | None
+    verified: int  # 0: a plain step
+    accepted: int
+    ms: float  # of the step, or of the verify pass and its commit; the draft's own cost is apart
+
+
+class Chooser(Protocol):
+    """Decides a round in two questions and hears how it went."""
+
+    def width(self, most: int, free: Draft | None) -> int:
+        """Rows of the preview to draft with, at most `most`; 0 for none (then `free` may be verified)."""
+
+    def prefix(self, draft: Draft, most: int) -> int:
+        """How many tokens of a draft to verify, at most `most`; 0 for a plain step."""
+
+    def learn(self, round: Round) -> None:
+        """Take in what a round did."""
+
+
+@dataclass(frozen=True)
+class Always:
+    """Drafts and verifies everything every time; for measuring widths."""
+
+    def width(self, most: int, free: Draft | None) -> int:
+        return most if most >= 2 else 0
+
+    def prefix(self, draft: Draft, most: int) -> int:
+        return min(len(draft.ids), most)
+
+    def learn(self, round: Round) -> None:
+        return
+
+
+class Policy:
+    """Chooses the round with the best expected rate, and bounds what trying may cost.
+
+    The bound: over any 256 tokens, drafting costs at most 3 % more time than plain steps would have. A round
+    is only tried when its worst case, nothing kept, still fits into what is left of that allowance.
+    """
+
+    WINDOW = 256
+    LOSS = 0.03
+    REFRESH = 64  # rounds after which a plain step is taken to measure its cost anew
+    FIRST_GAP, LAST_GAP = 16, 512  # plain steps between two tries while drafting does not pay
+    MEMORY = 0.8  # weight of the past in the running reach of drafts
+
+    def __init__(self, costs: Costs | None = None) -> None:
+        self.costs = costs or Costs()
+        self.acceptance = Acceptance()
+        self._reach = [0.85 ** (i + 1) for i in range(MAX_ROWS - 1)]
+        self._excess: deque[tuple[int, float]] = deque()  # (tokens, ms beyond plain) per round in the window
+        self._since_plain = 0
+        self._since_draft = 0
+        self._gap = self.FIRST_GAP
+
+    def width(self, most: int, free: Draft | None) -> int:
+        """See Chooser. Compares previews of a few widths, the free draft and a plain step."""
+        if self._measure_plain():
+            return 0
+        plain = 1.0 / self.costs.ms("plain", 1)
+        other = plain
+        if free is not None:
+            other = max(plain, self._best(self.acceptance.reach(free.source, free.confidence), 0.0)[0])
+        rate, rows = max(
+            ((self._preview_rate(w), w) for w in {*WIDTHS, most} if 2 <= w <= most), default=(0.0, 0)
+        )
+        due = other == plain and self._since_draft >= self._gap
+        if rows == 0 or (rate <= other and not due) or self.costs.ms("draft", rows) > self._allowance():
+            return 0
+        return rows
+
+    def prefix(self, draft: Draft, most: int) -> int:
+        """See Chooser. The prefix with the most expected tokens per millisecond, drafting included."""
+        if self._measure_plain():
+            return 0
+        reach = self.acceptance.reach(draft.source, draft.confidence[:most])
+        return self._best(reach, draft.ms, self._allowance())[1]
+
+    def learn(self, round: Round) -> None:
+        """See Chooser."""
+        plain_step = round.verified == 0
+        self.costs.observe(*(("plain", 1) if plain_step else ("verify", round.verified + 1)), round.ms)
+        self._since_plain = 0 if plain_step else self._since_plain + 1
+        if round.draft is not None:
+            self._learn_draft(round, round.draft)
+        drafting = round.draft.ms if round.draft is not None else 0.0
+        tokens, plain = 1 + round.accepted, self.costs.ms("plain", 1)
+        excess = drafting + (0.0 if plain_step else round.ms - tokens * plain)
+        self._remember(tokens, excess)
+        if round.draft is None or round.draft.source != "preview":
+            self._since_draft += 1
+        else:
+            self._since_draft = 0
+            self._gap = self.FIRST_GAP if excess <= 0 else min(2 * self._gap, self.LAST_GAP)
+
+    def _learn_draft(self, round: Round, draft: Draft) -> None:
+        judged = min(round.accepted + 1, round.verified)
+        for i in range(judged):
+            self.acceptance.observe(draft.source, draft.confidence[i], i < round.accepted)
+        if draft.source != "preview":
+            return
+        self.costs.observe("draft", len(draft.ids) + 1, draft.ms)
+        reach = self.acceptance.reach(draft.source, draft.confidence)
+        per_row = reach[-1] ** (1 / len(reach))
+        while len(reach) < len(self._reach):  # beyond a narrow draft, go on at its mean rate
+            reach.append(reach[-1] * per_row)
+        self._reach = [
+            self.MEMORY * old + (1 - self.MEMORY) * new for old, new in zip(self._reach, reach, strict=True)
+        ]
+
+    def _measure_plain(self) -> bool:
+        return not self.costs.known or self._since_plain >= self.REFRESH
+
+    def _preview_rate(self, rows: int) -> float:
+        return self._best(self._reach[: rows - 1], self.costs.ms("draft", rows))[0]
+
+    def _best(self, reach: list[float], spent: float, allowance: float | None = None) -> tuple[float, int]:
+        """The best rate (tokens per ms) of verifying a prefix and its length, after `spent` ms."""
+        plain = self.costs.ms("plain", 1)
+        best, length = 1.0 / (spent + plain), 0
+        expected, done = 1.0, 0
+        for rows in _shapes(len(reach)):
+            expected += sum(reach[done : rows - 1])
+            done = rows - 1
+            verify = self.costs.ms("verify", rows)
+            if allowance is not None and spent + verify - plain > allowance:
+                break
+            if expected / (spent + verify) > best:
+                best, length = expected / (spent + verify), rows - 1
+        return best, length
+
+    def _allowance(self) -> float:
+        """Milliseconds that may still be lost: the window's budget less the worst recent run of losses."""
+        worst = run = 0.0
+        for _, excess in reversed(self._excess):
+            run += excess
+            worst = max(worst, run)
+        return self.LOSS * self.WINDOW * self.costs.ms("plain", 1) - worst
+
+    def _remember(self, tokens: int, excess: float) -> None:
+        if excess == 0.0 and self._excess and self._excess[-1][1] == 0.0:
+            self._excess[-1] = (self._excess[-1][0] + tokens, 0.0)  # a run of plain steps is one entry
+        elif excess or self._excess:
+            self._excess.append((tokens, excess))
+        inside = 0
+        for i in range(len(self._excess) - 1, -1, -1):
+            inside += self._excess[i][0]
+            if inside >= self.WINDOW:
+                for _ in range(i):
+                    self._excess.popleft()
+                break
+
+
+def _shapes(drafts: int) -> Iterable[int]:
+    """Rows of the verify passes that fit a draft, the whole draft among them."""
+    yield from (rows for rows in VERIFY_ROWS if rows <= drafts)
+    if drafts:
+        yield drafts + 1
