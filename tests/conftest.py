@@ -47,3 +47,36 @@ def tiny_checkpoint(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def trained_checkpoint(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small trained checkpoint, sharded, unpacked."""
     return _unpack(shared, "clover-10m", tmp_path_factory.mktemp("trained"))
+
+
+def _converted(checkpoint: Path, recipe: str) -> Path:
+    from clover_local.convert import convert
+
+    target = checkpoint.parent / f"{checkpoint.name}-{recipe}.gguf"
+    if not target.exists():
+        convert(checkpoint, target, recipe=recipe)
+    return target
+
+
+@pytest.fixture(scope="session")
+def tiny_f32(tiny_checkpoint: Path) -> Path:
+    """The small random model, converted without quantization."""
+    return _converted(tiny_checkpoint, "f32")
+
+
+@pytest.fixture(scope="session")
+def tiny_int4(tiny_checkpoint: Path) -> Path:
+    """The small random model in the int4 recipe."""
+    return _converted(tiny_checkpoint, "int4")
+
+
+@pytest.fixture(scope="session")
+def trained_f32(trained_checkpoint: Path) -> Path:
+    """The small trained model, converted without quantization."""
+    return _converted(trained_checkpoint, "f32")
+
+
+@pytest.fixture(scope="session")
+def trained_int4(trained_checkpoint: Path) -> Path:
+    """The small trained model in the int4 recipe."""
+    return _converted(trained_checkpoint, "int4")
