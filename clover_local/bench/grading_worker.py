@@ -27,8 +27,9 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=out, flush=True)
     for line in sys.stdin:
         _alarm(seconds + 1)  # ends the process even inside C code, should the parent be gone
-        question = json.loads(line)
+        question: dict = {}
         try:
+            question = json.loads(line)
             verdict = _judge(equivalence, question)
         except MemoryError:
             verdict = {"right": False, "answer": question.get("answer"), "reason": "memory limit"}
