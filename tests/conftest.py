@@ -11,7 +11,9 @@ SHARED = Path(__file__).parents[2] / "shared"
 
 
 @pytest.fixture(autouse=True)
-def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def isolated_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """No test reads or writes the settings, chats or caches of the person who runs it."""
     home = tmp_path_factory.mktemp("home")
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME"):
@@ -50,7 +52,7 @@ def trained_checkpoint(shared: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def _converted(checkpoint: Path, recipe: str) -> Path:
-    from clover_local.convert import convert
+    from clover_local.convert.api import convert
 
     target = checkpoint.parent / f"{checkpoint.name}-{recipe}.gguf"
     if not target.exists():
