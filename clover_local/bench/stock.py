@@ -1,0 +1,119 @@
+"""Stock llama.cpp on the same file: the baseline every figure is held against, one token at a time."""
+
+import ctypes
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+
+from clover_local.errors import CloverError
+
+BATCH = 512
+
+_messages: list[str] = []
+
+
+@llama.llama_log_callback  # kept alive by the module: llama.cpp calls it until the process ends
+def _on_log(level: int, text: bytes, _: object) -> None:
+    if level >= 3:
+        _messages.append(text.decode(errors="replace").strip())
+        del _messages[:-5]
+
+
+class Stock:
+    """A model in stock llama.cpp with one sequence. The context is `n_ctx` tokens; close it after use."""
+
+    def __init__(self, path: str | Path, *, n_ctx: int, threads: int, gpu: bool) -> None:
+        self._model = self._context = None
+        llama.llama_log_set(_on_log, ctypes.c_void_p(0))
+        llama.llama_backend_init()
+        self._model = llama.llama_model_load_from_file(str(path).encode(), _model_params(gpu))
+        if not self._model:
+            raise CloverError(f"stock llama.cpp cannot load {path}: {_reason()}")
+        self._context = llama.llama_init_from_model(self._model, _context_params(n_ctx, threads, gpu))
+        if not self._context:
+            self.close()
+            raise CloverError(f"stock llama.cpp cannot make a context for {path}: {_reason()}")
+        self.vocab: int = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
+        self._batch = llama.llama_batch_init(BATCH, 0, 1)
+        self.n_past = 0
+
+    def __enter__(self) -> "Stock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
+        self.n_past = 0
+
+    def prefill(self, tokens: Sequence[int]) -> float:
+        """Decode a prompt in batches of 512; returns seconds."""
+        return sum(self._decode(tokens[i : i + BATCH]) for i in range(0, len(tokens), BATCH))
+
+    def step(self, token: int) -> float:
+        """Decode one token; returns seconds."""
+        return self._decode([token])
+
+    def logits(self) -> np.ndarray:
+        """Logits [vocab] of the last token decoded, float32; valid until the next call."""
+        return np.ctypeslib.as_array(llama.llama_get_logits_ith(self._context, -1), (self.vocab,))
+
+    def _decode(self, tokens: Sequence[int]) -> float:
+        batch, last = self._batch, len(tokens) - 1
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, self.n_past + i, 1
+            batch.seq_id[i][0], batch.logits[i] = 0, i == last
+        began = time.perf_counter()
+        code = llama.llama_decode(self._context, batch)
+        llama.llama_synchronize(self._context)
+        seconds = time.perf_counter() - began
+        if code != 0:
+            raise CloverError(f"stock llama.cpp failed with code {code}: {_reason()}")
+        self.n_past += len(tokens)
+        return seconds
+
+    def close(self) -> None:
+        """Free the model."""
+        if self._context:
+            llama.llama_batch_free(self._batch)
+            llama.llama_free(self._context)
+            self._context = None
+        if self._model:
+            llama.llama_model_free(self._model)
+            self._model = None
+
+
+def _reason() -> str:
+    return "; ".join(_messages) or "it gave no reason"
+
+
+def _model_params(gpu: bool) -> llama.llama_model_params:
+    params = llama.llama_model_default_params()
+    params.n_gpu_layers = 999 if gpu else 0
+    params.use_extra_bufts = False  # repacked CPU weights crash with AMX builds and cost a copy of the file
+    return params
+
+
+def _context_params(n_ctx: int, threads: int, gpu: bool) -> llama.llama_context_params:
+    params = llama.llama_context_default_params()
+    params.n_ctx = n_ctx
+    params.n_batch = params.n_ubatch = BATCH
+    params.n_seq_max = 1
+    params.n_threads = params.n_threads_batch = threads
+    params.flash_attn_type = 1  # on, as in our own passes
+    params.type_k = params.type_v = 1  # f16
+    params.offload_kqv = params.op_offload = gpu
+    params.no_perf = True
+    return params
