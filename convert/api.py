@@ -1,4 +1,4 @@
-"""`convert()`: a checkpoint folder or hub id becomes one GGUF. The command calls exactly this."""
+"""`convert()`: a checkpoint folder or hub id becomes one GGUF; the command takes its two steps one by one."""
 
 import hashlib
 import os
@@ -6,16 +6,16 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from clover_local.convert.config import Config, read_config
-from clover_local.convert.files import maybe_object
+from clover_local.convert.config import read_config
 from clover_local.convert.metadata import Origin, keys
 from clover_local.convert.output import GO_ON, Output
 from clover_local.convert.plan import SLICE_VALUES, Plan, general_notes, match_names, place
-from clover_local.convert.run import Job, Progress, Report, carry_out
+from clover_local.convert.run import Job, Report, carry_out
 from clover_local.convert.source import Source, open_source
 from clover_local.convert.tokenizer import read_tokenizer
 from clover_local.errors import CloverError, UsageError
-from clover_local.quant.recipes import Rule, parse_override, recipe as find_recipe, weight_type
+from clover_local.quant.recipes import Rule, parse_override, weight_type
+from clover_local.quant.recipes import recipe as find_recipe
 
 
 def convert(
@@ -38,35 +38,57 @@ def convert(
     same call is made again; `threads`, `progress` and `discard_shards` may differ then. Raises CloverError
     (ModelError, UsageError) with a sentence for everything that can go wrong.
     """
+    job = prepare(source, output, recipe=recipe, overrides=overrides, discard_shards=discard_shards)
+    return job.plan if dry_run else execute(job, force=force, threads=threads, progress=progress)
+
+
+def prepare(
+    source: str | Path,
+    output: str | Path | None = None,
+    *,
+    recipe: str = "int4",
+    overrides: Sequence[str | Rule] = (),
+    discard_shards: bool = False,
+) -> Job:
+    """Read everything but the weights and decide the whole file; arguments as for `convert`."""
     rules = [parse_override(o) if isinstance(o, str) else (o[0], weight_type(o[1])) for o in overrides]
-    if threads is not None and threads < 1:
-        raise UsageError("--threads must be at least 1")
     find_recipe(recipe, 1)  # an unknown name is refused before anything is read or downloaded
     opened = open_source(source, discard_shards=discard_shards)
-    try:
-        job = prepare(opened, output, recipe, rules)
-        if dry_run:
-            return job.plan
-        return _write(job, force, threads or os.cpu_count() or 1, progress or (lambda _: None))
-    finally:
-        opened.close()
-
-
-def prepare(source: Source, output: str | Path | None, recipe: str, rules: list[Rule]) -> Job:
-    """Read everything but the weights and decide the whole file."""
-    config = read_config(source.folder)
-    tokenizer = read_tokenizer(source.folder, config)
-    wanted, places, dropped = match_names(config, source.weight_map)
+    config = read_config(opened.folder)
+    tokenizer = read_tokenizer(opened.folder, config)
+    wanted, places, dropped = match_names(config, opened.weight_map)
     made = find_recipe(recipe, config.layers)
-    pairs = list(keys(config, tokenizer, _origin(source), wanted, made.file_type))
+    pairs = list(keys(config, tokenizer, _origin(opened), wanted, made.file_type))
     header, pieces, fallbacks = place(pairs, wanted, made, rules)
     notes = general_notes(config, set(places), dropped, bool(tokenizer.templates)) + fallbacks
-    plan = Plan(source.name, _output(output, source.name, made.name), made.name, header, pieces, tuple(notes))
-    return Job(plan, config, source, places)
+    path = _output(output, f"{opened.name}-{made.name}.gguf")
+    return Job(Plan(opened.name, path, made.name, header, pieces, tuple(notes)), config, opened, places)
 
 
-def _output(output: str | Path | None, name: str, recipe: str) -> Path:
-    default = f"{name}-{recipe}.gguf"
+def execute(
+    job: Job, *, force: bool = False, threads: int | None = None, progress: Report | None = None
+) -> Path:
+    """Carry out what `prepare` decided; returns the path of the finished file."""
+    if threads is not None and threads < 1:
+        raise UsageError("--threads must be at least 1")
+    path = job.plan.output
+    if path.exists() and not force:
+        raise CloverError(
+            f"{path} exists already", "choose another name with -o, or overwrite it with --force"
+        )
+    if not path.parent.is_dir():
+        raise CloverError(f"the folder {path.parent} does not exist")
+    _check_room(job)
+    out = Output(path, fingerprint(job), job.plan.header)
+    try:
+        carry_out(job, out, threads or os.cpu_count() or 1, progress or (lambda _: None))
+        out.complete()
+    finally:
+        out.close()
+    return path
+
+
+def _output(output: str | Path | None, default: str) -> Path:
     path = Path(output).expanduser() if output is not None else Path(default)
     return path / default if path.is_dir() else path
 
@@ -90,33 +112,18 @@ def _origin(source: Source) -> Origin:
     )
 
 
-def _write(job: Job, force: bool, threads: int, report: Report) -> Path:
-    path = job.plan.output
-    if path.exists() and not force:
-        raise CloverError(f"{path} exists already", "choose another name with -o, or overwrite it with --force")
-    if not path.parent.is_dir():
-        raise CloverError(f"the folder {path.parent} does not exist")
-    out = Output(path, fingerprint(job), job.plan.header)
-    try:
-        _check_room(job, out)
-        carry_out(job, out, threads, report)
-        out.complete()
-    finally:
-        out.close()
-    return path
-
-
-def _check_room(job: Job, out: Output) -> None:
+def _check_room(job: Job) -> None:
     """Say before the work begins when the disk cannot hold the result and the downloads."""
-    folder, download = job.source.missing_bytes(job.needed(out.done))
-    rest = sum(piece.nbytes for piece in job.plan.pieces if piece.name not in out.done)
-    same = os.stat(folder).st_dev == os.stat(out.partial).st_dev
-    for where, need in ((job.plan.output.parent, rest + download * same), (folder, download * (not same))):
+    path = job.plan.output
+    begun = Output.done_before(path, fingerprint(job))
+    rest = sum(piece.nbytes for piece in job.plan.pieces if piece.name not in begun)
+    folder, download = job.source.missing_bytes(job.needed(begun))
+    same = folder.stat().st_dev == path.parent.stat().st_dev
+    for where, need in ((path.parent, rest + download * same), (folder, download * (not same))):
         free = shutil.disk_usage(where).free
         if need > free:
             raise CloverError(
-                f"{where} has {free / 1e9:.1f} GB free, {need / 1e9:.1f} GB are needed for {job.plan.output.name}",
-                GO_ON,
+                f"{where} has {free / 1e9:.1f} GB free, {path.name} needs {need / 1e9:.1f} GB", GO_ON
             )
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a checkpoint, read once from config.json and generation_config.json, each with type and range.
+"""The numbers of a checkpoint, read once from its two config files, each with type and range.
 
 A number that is missing or that stock qwen35moe cannot express is an error naming file and key: a default
 would be another model.
@@ -191,7 +191,9 @@ def read_config(folder: Path) -> Config:
     for key, only in FIXED:
         if merged.get(key, only) != only:
             raise read.fail(key, f"{only!r}: nothing else can be expressed in a qwen35moe file")
-    generation = _Reader(maybe_object(folder / "generation_config.json"), str(folder / "generation_config.json"))
+    generation = _Reader(
+        maybe_object(folder / "generation_config.json"), str(folder / "generation_config.json")
+    )
     config = _config(read, generation, model_type)
     _check(config, read)
     return config
@@ -244,7 +246,11 @@ def _rope(read: _Reader) -> _Reader:
 
 def _sections(rope: _Reader) -> tuple[int, ...]:
     value = rope.values.get("mrope_section", list(DEFAULT_SECTIONS))
-    if not isinstance(value, list) or len(value) != 3 or not all(isinstance(x, int) and 0 <= x < 4096 for x in value):
+    if (
+        not isinstance(value, list)
+        or len(value) != 3
+        or not all(isinstance(x, int) and 0 <= x < 4096 for x in value)
+    ):
         raise rope.fail("mrope_section", "three whole numbers")
     return (*value, 0)
 
@@ -254,7 +260,10 @@ def _interval(read: _Reader, layers: int) -> int:
     interval = read.count("full_attention_interval", 4)
     types = read.values.get("layer_types")
     if types is not None:
-        regular = ["full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(min(layers, 1 << 16))]
+        regular = [
+            "full_attention" if (i + 1) % interval == 0 else "linear_attention"
+            for i in range(min(layers, 1 << 16))
+        ]
         if types != regular:
             raise ModelError(
                 f"{read.where}: 'layer_types' does not say that every layer number {interval} of {layers} "
@@ -295,8 +304,14 @@ def _check(config: Config, read: _Reader) -> None:
         (config.value_heads % config.key_heads == 0, "value heads are not a multiple of key heads"),
         (config.heads % config.kv_heads == 0, "query heads are not a multiple of KV heads"),
         (config.experts_used <= config.experts, "more experts are used than there are"),
-        (2 <= config.rope_dims <= config.head_dim, "partial_rotary_factor rotates an impossible part of a head"),
-        (config.rope_dims == 2 * sum(config.rope_sections), "mrope_section does not add up to the rotated part"),
+        (
+            2 <= config.rope_dims <= config.head_dim,
+            "partial_rotary_factor rotates an impossible part of a head",
+        ),
+        (
+            config.rope_dims == 2 * sum(config.rope_sections),
+            "mrope_section does not add up to the rotated part",
+        ),
         (config.rope_theta > 0 and config.norm_eps > 0, "rope_theta and rms_norm_eps must be above 0"),
         (all(i < config.vocab for i in ids), "a special token id (eos, pad or mask) lies beyond vocab_size"),
         (config.layers <= 4096 and config.experts <= 1 << 16, "there are impossibly many layers or experts"),

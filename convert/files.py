@@ -1,4 +1,4 @@
-"""Reads the small JSON files of a checkpoint: bounded, and every failure is a sentence that names the file."""
+"""Reads the JSON files of a checkpoint: bounded, and every failure is a sentence that names the file."""
 
 import json
 from pathlib import Path

@@ -36,7 +36,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Header:
-    """`data` up to the first tensor; where each tensor and each reserved array begins; the file's whole size."""
+    """`data` up to the first tensor; where each tensor and each reserved array begins; the whole size."""
 
     data: bytes
     tensors: dict[str, int]

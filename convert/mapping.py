@@ -1,8 +1,8 @@
 """Which tensor of a checkpoint becomes which tensor or key of the GGUF, and how: one table.
 
-Every tensor of a checkpoint meets exactly one row, or DROPPED. A transform is a permutation of rows or columns
-(an index array) and a function of each value, so any slice of rows can be made alone. Value heads go from
-grouped order (key head, value head of it) to tiled order (value head of it, key head), as stock llama.cpp wants:
+Every tensor of a checkpoint meets one row, or DROPPED. A transform is a permutation of rows or columns (an
+index array) and a function of each value, so any slice of rows can be made alone. Value heads go from grouped
+order (key head, value head of it) to tiled order (value head of it, key head), as stock llama.cpp wants:
 there value head h reads key head h mod key_heads. Source: docs/model.md, "Weight transforms to GGUF".
 """
 
@@ -73,10 +73,10 @@ def up_rows(config: Config) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `shape` is the checkpoint's, by names of Config; `out` the GGUF's where it differs.
+    """One line of the table: `shape` is the checkpoint's, by names of Config; `out` the GGUF's if it differs.
 
-    `{i}` in `source` stands for the layer; `{e}` for an expert: such a tensor exists once per expert and all of
-    them make up one target.
+    `{i}` in `source` stands for the layer, `{e}` for an expert: such a tensor exists once per expert and all
+    of them make up one target. A target below `clover.preview.` is a metadata array.
     """
 
     source: str
@@ -101,16 +101,21 @@ TRUNK = (
     Row("model.layers.{i}.input_layernorm.weight", _BLK + "attn_norm.weight", ("hidden",), value=plus_one),
     Row("model.layers.{i}.post_attention_layernorm.weight", _BLK + "post_attention_norm.weight", ("hidden",),
         value=plus_one),
-    Row(_GDN + "in_proj_qkv.weight", _BLK + "attn_qkv.weight", ("channels", "hidden"), "gdn", rows=tiled_channels),
-    Row(_GDN + "in_proj_z.weight", _BLK + "attn_gate.weight", ("value_size", "hidden"), "gdn", rows=tiled_values),
-    Row(_GDN + "in_proj_a.weight", _BLK + "ssm_alpha.weight", ("value_heads", "hidden"), "gdn", rows=tiled_heads),
-    Row(_GDN + "in_proj_b.weight", _BLK + "ssm_beta.weight", ("value_heads", "hidden"), "gdn", rows=tiled_heads),
+    Row(_GDN + "in_proj_qkv.weight", _BLK + "attn_qkv.weight", ("channels", "hidden"), "gdn",
+        rows=tiled_channels),
+    Row(_GDN + "in_proj_z.weight", _BLK + "attn_gate.weight", ("value_size", "hidden"), "gdn",
+        rows=tiled_values),
+    Row(_GDN + "in_proj_a.weight", _BLK + "ssm_alpha.weight", ("value_heads", "hidden"), "gdn",
+        rows=tiled_heads),
+    Row(_GDN + "in_proj_b.weight", _BLK + "ssm_beta.weight", ("value_heads", "hidden"), "gdn",
+        rows=tiled_heads),
     Row(_GDN + "conv1d.weight", _BLK + "ssm_conv1d.weight", ("channels", "one", "conv_kernel"), "gdn",
         out=("channels", "conv_kernel"), rows=tiled_channels),
     Row(_GDN + "A_log", _BLK + "ssm_a", ("value_heads",), "gdn", cols=tiled_heads, value=negative_exp),
     Row(_GDN + "dt_bias", _BLK + "ssm_dt.bias", ("value_heads",), "gdn", cols=tiled_heads),
     Row(_GDN + "norm.weight", _BLK + "ssm_norm.weight", ("gdn_head_dim",), "gdn"),
-    Row(_GDN + "out_proj.weight", _BLK + "ssm_out.weight", ("hidden", "value_size"), "gdn", cols=tiled_values),
+    Row(_GDN + "out_proj.weight", _BLK + "ssm_out.weight", ("hidden", "value_size"), "gdn",
+        cols=tiled_values),
     Row(_ATT + "q_proj.weight", _BLK + "attn_q.weight", ("gated_query_size", "hidden"), "attention"),
     Row(_ATT + "k_proj.weight", _BLK + "attn_k.weight", ("kv_size", "hidden"), "attention"),
     Row(_ATT + "v_proj.weight", _BLK + "attn_v.weight", ("kv_size", "hidden"), "attention"),
@@ -118,7 +123,8 @@ TRUNK = (
     Row(_ATT + "q_norm.weight", _BLK + "attn_q_norm.weight", ("head_dim",), "attention", value=plus_one),
     Row(_ATT + "k_norm.weight", _BLK + "attn_k_norm.weight", ("head_dim",), "attention", value=plus_one),
     Row(_MLP + "gate.weight", _BLK + "ffn_gate_inp.weight", ("experts", "hidden")),
-    Row(_MLP + "shared_expert_gate.weight", _BLK + "ffn_gate_inp_shexp.weight", ("one", "hidden"), out=("hidden",)),
+    Row(_MLP + "shared_expert_gate.weight", _BLK + "ffn_gate_inp_shexp.weight", ("one", "hidden"),
+        out=("hidden",)),
     Row(_MLP + "shared_expert.gate_proj.weight", _BLK + "ffn_gate_shexp.weight", ("shared_width", "hidden")),
     Row(_MLP + "shared_expert.up_proj.weight", _BLK + "ffn_up_shexp.weight", ("shared_width", "hidden")),
     Row(_MLP + "shared_expert.down_proj.weight", _BLK + "ffn_down_shexp.weight", ("hidden", "shared_width")),
@@ -133,18 +139,40 @@ FUSED_EXPERTS = (
     Row(_MLP + "experts.down_proj", _BLK + "ffn_down_exps.weight", _DOWN),
 )  # fmt: skip
 SPLIT_EXPERTS = (
-    Row(_MLP + "experts.{e}.gate_proj.weight", _BLK + "ffn_gate_exps.weight", ("expert_width", "hidden"), out=_UP),
-    Row(_MLP + "experts.{e}.up_proj.weight", _BLK + "ffn_up_exps.weight", ("expert_width", "hidden"), out=_UP),
-    Row(_MLP + "experts.{e}.down_proj.weight", _BLK + "ffn_down_exps.weight", ("hidden", "expert_width"), out=_DOWN),
+    Row(
+        _MLP + "experts.{e}.gate_proj.weight",
+        _BLK + "ffn_gate_exps.weight",
+        ("expert_width", "hidden"),
+        out=_UP,
+    ),
+    Row(
+        _MLP + "experts.{e}.up_proj.weight", _BLK + "ffn_up_exps.weight", ("expert_width", "hidden"), out=_UP
+    ),
+    Row(
+        _MLP + "experts.{e}.down_proj.weight",
+        _BLK + "ffn_down_exps.weight",
+        ("hidden", "expert_width"),
+        out=_DOWN,
+    ),
 )
 PREVIEW_ROWS = (
-    Row(_GDN + "conv_right_weight", PREVIEW + "conv_right", ("channels", "right_taps"), "gdn", rows=tiled_channels),
+    Row(
+        _GDN + "conv_right_weight",
+        PREVIEW + "conv_right",
+        ("channels", "right_taps"),
+        "gdn",
+        rows=tiled_channels,
+    ),
     Row(_GDN + "bd_softmax_logit_scale", PREVIEW + "logit_scale", ("value_heads",), "gdn", cols=tiled_heads),
-    Row(_GDN + "bd_softmax_history_bias", PREVIEW + "history_bias", ("value_heads",), "gdn", cols=tiled_heads),
+    Row(
+        _GDN + "bd_softmax_history_bias", PREVIEW + "history_bias", ("value_heads",), "gdn", cols=tiled_heads
+    ),
     Row(_GDN + "bd_softmax_history_c", PREVIEW + "history_c", ("value_heads",), "gdn", cols=tiled_heads),
 )
 
-DROPPED = re.compile(r"(model\.)?mtp\.|(model\.)?(visual|vision_tower|vision_model)\.|.*\.rotary_emb\.inv_freq$")
+DROPPED = re.compile(
+    r"(model\.)?mtp\.|(model\.)?(visual|vision_tower|vision_model)\.|.*\.rotary_emb\.inv_freq$"
+)
 _PREFIX = re.compile(r"^(model\.language_model\.|language_model\.model\.)")
 
 
@@ -183,9 +211,13 @@ def plain_name(name: str) -> str | None:
 
 
 def parts(config: Config, names: set[str]) -> Iterator[Part]:
-    """Everything the GGUF needs, in file order; `names` (plain) decide between the ways experts are stored."""
+    """Everything the GGUF needs, in file order; `names` (plain) tell in which way experts are stored."""
     split = any(".mlp.experts.0." in name for name in names)
-    table = TRUNK + (SPLIT_EXPERTS if split else FUSED_EXPERTS) + (PREVIEW_ROWS if has_preview(config, names) else ())
+    table = (
+        TRUNK
+        + (SPLIT_EXPERTS if split else FUSED_EXPERTS)
+        + (PREVIEW_ROWS if has_preview(config, names) else ())
+    )
     for row in table:
         if row.layers == "once":
             yield _part(_untied(row, config, names), config, None)
@@ -197,7 +229,7 @@ def parts(config: Config, names: set[str]) -> Iterator[Part]:
 
 
 def has_preview(config: Config, names: set[str]) -> bool:
-    """Whether preview weights are expected: always for a Clover checkpoint, for a bare trunk if any is there."""
+    """Whether preview weights are expected: of a Clover checkpoint always, of a trunk if one is there."""
     return config.block is not None or any(name.endswith("conv_right_weight") for name in names)
 
 

@@ -1,7 +1,7 @@
 """The file being written: `NAME.partial` beside a journal of what is on disk, one rename at the end.
 
-A killed conversion goes on from its journal. The journal lists a piece only after its bytes were synced, so what
-it lists survives a power cut too.
+A killed conversion goes on from its journal, which lists a piece only after its bytes were synced, so that it
+holds after a power cut too.
 """
 
 import errno
@@ -55,6 +55,11 @@ class Output:
         except BaseException:
             self._lock.release()
             raise
+
+    @staticmethod
+    def done_before(path: Path, fingerprint: str) -> dict[str, int]:
+        """What an earlier run of the same conversion has finished, without touching anything."""
+        return _read_journal(path.with_name(path.name + ".partial.journal"), fingerprint)
 
     def _open(self, fingerprint: str, header: Header) -> None:
         self.done = _read_journal(self._journal_path, fingerprint)
@@ -118,7 +123,7 @@ class Output:
         self.sync()
         self.close()
         try:
-            os.replace(self.partial, self.path)
+            self.partial.replace(self.path)
         except OSError as error:
             self._refuse(error)
         self._journal_path.unlink(missing_ok=True)
@@ -153,7 +158,11 @@ def _read_journal(path: Path, fingerprint: str) -> dict[str, int]:
             value = None  # a line that a kill cut short
         if number == 0 and value != {"fingerprint": fingerprint}:
             return {}
-        if isinstance(value, dict) and isinstance(value.get("piece"), str) and isinstance(value.get("checksum"), int):
+        if (
+            isinstance(value, dict)
+            and isinstance(value.get("piece"), str)
+            and isinstance(value.get("checksum"), int)
+        ):
             done[value["piece"]] = value["checksum"]
     return done
 

@@ -1,4 +1,4 @@
-"""What a conversion will do, decided before anything is written: every tensor's type and place, and the sizes."""
+"""What a conversion will do, decided before anything is written: types, places and sizes."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -91,9 +91,13 @@ def match_names(config: Config, weight_map: dict[str, str]) -> tuple[list[Part],
     wanted = list(parts(config, set(places)))
     needed = {source for part in wanted for source in part.sources}
     missing, unexpected = sorted(needed - places.keys()), sorted(places.keys() - needed)
-    faults = [f"lacks {_some(missing)}"] * bool(missing) + [f"holds the unknown {_some(unexpected)}"] * bool(unexpected)
+    faults = [f"lacks {_some(missing)}"] * bool(missing) + [f"holds the unknown {_some(unexpected)}"] * bool(
+        unexpected
+    )
     if faults:
-        raise ModelError(f"the checkpoint {' and '.join(faults)}", "its config.json must belong to its weights")
+        raise ModelError(
+            f"the checkpoint {' and '.join(faults)}", "its config.json must belong to its weights"
+        )
     return wanted, places, dropped
 
 
@@ -103,7 +107,9 @@ def _some(names: list[str]) -> str:
     return f"{count}{shown}{' …' if len(names) > 4 else ''}"
 
 
-def place(keys: list[tuple[str, Key]], wanted: list[Part], made: Recipe, overrides: list[Rule]) -> tuple[Header, tuple[Piece, ...], list[str]]:
+def place(
+    keys: list[tuple[str, Key]], wanted: list[Part], made: Recipe, overrides: list[Rule]
+) -> tuple[Header, tuple[Piece, ...], list[str]]:
     """Choose types, lay the file out, and say where a type did not fit."""
     tensors = [part for part in wanted if not part.is_key]
     check_overrides(overrides, [(part.target, len(part.shape)) for part in tensors])
@@ -116,13 +122,17 @@ def place(keys: list[tuple[str, Key]], wanted: list[Part], made: Recipe, overrid
     for part in wanted:
         if part.is_key:  # a layer's share of a metadata array; layers follow each other
             nbytes = 4 * part.row_count * part.row_length
-            pieces.append(Piece(part, f"{part.target}[{part.layer}]", tensor_type("f32"), filled[part.target], nbytes))
+            pieces.append(
+                Piece(part, f"{part.target}[{part.layer}]", tensor_type("f32"), filled[part.target], nbytes)
+            )
             filled[part.target] += nbytes
     fell = Counter(
-        (choice.wanted, choice.type, tensor_class(name)) for name, choice in choices.items() if choice.type != choice.wanted
+        (choice.wanted, choice.type, tensor_class(name))
+        for name, choice in choices.items()
+        if choice.type != choice.wanted
     )
     notes = [
-        f"{count} tensors of {kind} are {type_name} instead of {wanted_type}: their rows are no multiple of its block"
+        f"{count} x {kind}: {type_name} instead of {wanted_type}, whose blocks do not divide the rows"
         for (wanted_type, type_name, kind), count in fell.items()
     ]
     return header, tuple(pieces), notes

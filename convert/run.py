@@ -93,7 +93,7 @@ def _convert(job: Job, out: Output, pool: ThreadPoolExecutor, report: Report) ->
 
 
 def _open(job: Job, name: str, following: list[str], tensors: Tensors) -> Shard:
-    """A shard with all its wanted tensors checked and taken in; the one after it starts to arrive meanwhile."""
+    """A shard with all its wanted tensors checked and taken in; the one after it begins to arrive."""
     path = job.source.fetch(name)
     for later in following:
         job.source.prefetch(later)
@@ -120,8 +120,8 @@ def _pieces(
 
     def work(piece: Piece, first: int, count: int) -> int:
         data = make(piece, job.config, tensors, first, count)
-        out.write(piece.offset + first * data.shape[1], memoryview(data).cast("B"))
-        return zlib.crc32(data)
+        out.write(piece.offset + first * data.shape[1], data.data.cast("B"))
+        return zlib.crc32(data.data)
 
     futures: dict[Future[int], tuple[Piece, int, int]] = {}
     for piece in ready:

@@ -74,7 +74,7 @@ class Shard:
         return as_float32(raw, entry.dtype).reshape(count, entry.row_length)
 
     def _read(self, entry: Entry, offset: int, out: np.ndarray) -> None:
-        view = memoryview(out)
+        view = out.data
         with self._lock:
             self._file.seek(entry.start + offset)
             while view:
@@ -96,7 +96,9 @@ def read_header(file: BinaryIO, path: Path) -> dict[str, Entry]:
     size = path.stat().st_size
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > MAX_HEADER or length > size - 8:
-        raise ModelError(f"{path} is not a complete safetensors file: its header of {length:,} bytes does not fit", CUT)
+        raise ModelError(
+            f"{path} is not a complete safetensors file: its header of {length:,} bytes does not fit", CUT
+        )
     text = file.read(length)
     if len(text) != length:
         raise ModelError(f"{path} ends inside its header", CUT)
@@ -131,7 +133,9 @@ def _check_layout(path: Path, entries: dict[str, Entry], body: int, size: int) -
     at = body
     for entry in sorted(entries.values(), key=lambda e: (e.start, e.nbytes)):
         if entry.start != at:
-            raise ModelError(f"{path}: the tensor {entry.name[:100]!r} does not begin where the one before it ends")
+            raise ModelError(
+                f"{path}: the tensor {entry.name[:100]!r} does not begin where the one before it ends"
+            )
         at += entry.nbytes
     if at > size:
         raise ModelError(f"{path} is truncated: it has {size:,} bytes, its header describes {at:,}", CUT)

@@ -29,7 +29,7 @@ class Tensors:
             )
         if entry.dtype not in FLOATS:
             raise ModelError(
-                f"{shard.path}: the tensor {entry.name} is {entry.dtype}; only {', '.join(FLOATS)} can be converted"
+                f"{shard.path}: tensor {entry.name} is {entry.dtype}; {', '.join(FLOATS)} can be converted"
             )
         self.places[name] = (shard, entry)
 
@@ -78,10 +78,12 @@ def values(piece: Piece, config: Config, tensors: Tensors, first: int, count: in
 def _unfit(shard: Shard, entry: Entry, block: np.ndarray, piece: Piece) -> ModelError:
     if np.isfinite(block).all():
         return ModelError(
-            f"{shard.path}: the tensor {entry.name} holds {np.abs(block).max():.4g}, too large for {piece.type.name}",
+            f"{shard.path}: tensor {entry.name} holds {np.abs(block).max():.4g}, beyond {piece.type.name}",
             f"keep it in bf16: --tensor '{piece.name}=bf16'",
         )
-    return ModelError(f"{shard.path}: the tensor {entry.name} holds NaN or infinite values", "the file is damaged")
+    return ModelError(
+        f"{shard.path}: the tensor {entry.name} holds NaN or infinite values", "the file is damaged"
+    )
 
 
 def make(piece: Piece, config: Config, tensors: Tensors, first: int, count: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Where a checkpoint's files come from: a local folder here, the hub in hub.py; both look the same to the rest.
+"""Where a checkpoint's files come from: a local folder here, the hub in hub.py; both look alike to the rest.
 
 A source knows which shard holds which tensor before any shard is opened, hands shards out one after the other
 and takes them back when nothing more is needed of them.
@@ -18,12 +18,27 @@ _PLAIN = re.compile(r"[\w][\w.+-]*\.safetensors")
 
 
 class Source(Protocol):
-    """One checkpoint. `weight_map` gives the shard of every tensor by its name in the checkpoint."""
+    """One checkpoint."""
 
-    name: str
-    repo: str | None
-    folder: Path
-    weight_map: dict[str, str]
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        ...
+
+    @property
+    def repo(self) -> str | None:
+        """The hub id, where it has one."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where its small files lie."""
+        ...
+
+    @property
+    def weight_map(self) -> dict[str, str]:
+        """The shard of every tensor by its name in the checkpoint."""
+        ...
 
     def identity(self) -> list[str]:
         """What tells this checkpoint from another one, so that only its own conversion is resumed."""
@@ -57,7 +72,9 @@ def read_index(path: Path) -> dict[str, str]:
         raise ModelError(f"{path} has no 'weight_map'")
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _PLAIN.fullmatch(shard):
-            raise ModelError(f"{path}: {str(shard)[:80]!r}, the file of tensor {name[:80]!r}, is not a safetensors name")
+            raise ModelError(
+                f"{path}: {str(shard)[:80]!r}, the file of tensor {name[:80]!r}, is not a safetensors name"
+            )
     return weight_map
 
 
@@ -118,7 +135,9 @@ def _from_headers(folder: Path) -> dict[str, str]:
         shard.close()
         for name in shard.entries:
             if name in weight_map:
-                raise ModelError(f"{folder}: the tensor {name} is both in {weight_map[name]} and in {path.name}")
+                raise ModelError(
+                    f"{folder}: the tensor {name} is both in {weight_map[name]} and in {path.name}"
+                )
             weight_map[name] = path.name
     if not weight_map:
         raise ModelError(f"{folder} holds no safetensors files", "only safetensors checkpoints are converted")
@@ -131,7 +150,8 @@ def open_source(source: str | Path, *, discard_shards: bool = False) -> Source:
     if path.is_dir():
         if discard_shards:
             raise CloverError(
-                f"--discard-shards deletes downloads, and {path} is a folder of your own", "leave the option out"
+                f"--discard-shards deletes downloads, and {path} is a folder of your own",
+                "leave the option out",
             )
         return LocalSource.open(path)
     if path.exists():

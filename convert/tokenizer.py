@@ -1,7 +1,7 @@
 """tokenizer.json and tokenizer_config.json to the tokenizer.* keys that llama.cpp reads.
 
-The pre-tokenizer (how text is cut before merging) is a name in GGUF and a regular expression in tokenizer.json:
-it is looked up in a table, and an unknown one is an error, since a near miss changes token ids silently.
+The pre-tokenizer (how text is cut before merging) is a name in GGUF and a regular expression here: it is
+looked up in a table, and an unknown one is an error, since a near miss changes token ids silently.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,12 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama.cpp's token types
 
 _ENDINGS = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN35 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _ENDINGS
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    + _ENDINGS
 )
 QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _ENDINGS
 # The steps of a pre-tokenizer -> its name in GGUF. A step is a regular expression that isolates its matches.
-PRE_TOKENIZERS = {(QWEN35,): "qwen35", (QWEN2,): "qwen2"}
+PRE_TOKENIZERS: dict[tuple[str, ...], str] = {(QWEN35,): "qwen35", (QWEN2,): "qwen2"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,13 @@ def pre_tokenizer(path: Path, value: Any) -> str:
 def _check_model(path: Path, data: dict[str, Any], model: Any) -> None:
     if not isinstance(model, dict) or model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
         raise ModelError(f"{path} is not a byte-level BPE tokenizer, the only kind that is converted")
-    for key in ("byte_fallback", "ignore_merges", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix"):
+    for key in (
+        "byte_fallback",
+        "ignore_merges",
+        "fuse_unk",
+        "continuing_subword_prefix",
+        "end_of_word_suffix",
+    ):
         if model.get(key):
             raise ModelError(f"{path}: the BPE option {key!r} is set and cannot be expressed in the GGUF")
     for key, allowed in (("normalizer", (None, "NFC")), ("post_processor", (None, "ByteLevel"))):
@@ -101,7 +108,8 @@ def _check_model(path: Path, data: dict[str, Any], model: Any) -> None:
 def _added(path: Path, data: dict[str, Any]) -> list[dict[str, Any]]:
     added = data.get("added_tokens") or []
     good = isinstance(added, list) and all(
-        isinstance(a, dict) and isinstance(a.get("content"), str) and isinstance(a.get("id"), int) for a in added
+        isinstance(a, dict) and isinstance(a.get("content"), str) and isinstance(a.get("id"), int)
+        for a in added
     )
     if not good:
         raise ModelError(f"{path}: 'added_tokens' is not a list of tokens with content and id")
@@ -113,16 +121,21 @@ def looks_special(text: str) -> bool:
     return text.startswith("<|") and text.endswith("|>")
 
 
+def _kind(token: dict[str, Any]) -> int:
+    return CONTROL if token.get("special") or looks_special(token["content"]) else USER_DEFINED
+
+
 def _vocabulary(
     path: Path, vocab: dict[str, Any], added: list[dict[str, Any]], size: int
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     tokens: list[str | None] = [None] * size
     types = [UNUSED] * size
-    marked = [(a["content"], a["id"], CONTROL if a.get("special") or looks_special(a["content"]) else USER_DEFINED)
-              for a in added]  # fmt: skip
+    marked = [(a["content"], a["id"], _kind(a)) for a in added]
     for text, number, kind in [*((text, number, NORMAL) for text, number in vocab.items()), *marked]:
         if not isinstance(number, int) or not 0 <= number < size:
-            raise ModelError(f"{path}: token {text!r} has the id {number!r}; config.json says vocab_size {size}")
+            raise ModelError(
+                f"{path}: token {text!r} has the id {number!r}; config.json says vocab_size {size}"
+            )
         if tokens[number] not in (None, text):
             raise ModelError(f"{path}: the tokens {tokens[number]!r} and {text!r} have the same id {number}")
         tokens[number], types[number] = text, kind
@@ -164,5 +177,7 @@ def _templates(folder: Path, settings: dict[str, Any]) -> Iterable[tuple[str, st
     for entry in entries:
         name, text = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(text, str):
-            raise ModelError(f"{folder / 'tokenizer_config.json'}: 'chat_template' is neither a text nor a list of named texts")
+            raise ModelError(
+                f"{folder / 'tokenizer_config.json'}: 'chat_template' is no text and no list of named texts"
+            )
         yield name, text

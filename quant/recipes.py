@@ -1,4 +1,4 @@
-"""Recipes: a recipe is a function from a tensor's name and shape to its type, the same for API and command."""
+"""Recipes: from a tensor's name and shape to its type, the same for API and command."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -96,7 +96,9 @@ class _Kind:
 
 RECIPES: dict[str, _Kind] = {
     "int4": _Kind("4-bit experts, 6 to 8 bits elsewhere", 15, lambda n: KEPT_F32 + _int4(n)),
-    "fit16": _Kind("2- and 3-bit experts: 35B within 13 GB, for a card of 16 GB", 12, lambda n: KEPT_F32 + _fit16(n)),
+    "fit16": _Kind(
+        "2- and 3-bit experts: 35B within 13 GB, for a card of 16 GB", 12, lambda n: KEPT_F32 + _fit16(n)
+    ),
     "q8": _Kind("8 bits", 7, lambda n: (*KEPT_F32, ("*", "q8_0"))),
     "f16": _Kind("16-bit floats", 1, lambda n: (*KEPT_F32, ("*", "f16"))),
     "f32": _Kind("32-bit floats", 0, lambda n: (("*", "f32"),)),
@@ -128,7 +130,9 @@ def weight_type(name: str) -> str:
     if plain not in WEIGHT_TYPES:
         raise UsageError(f"there is no weight type {name!r}", f"types: {', '.join(WEIGHT_TYPES)}")
     if needs_importance(plain):
-        raise UsageError(f"the type {plain} can only be made with an importance matrix", "choose q2_k or iq3_xxs")
+        raise UsageError(
+            f"the type {plain} can only be made with an importance matrix", "choose q2_k or iq3_xxs"
+        )
     return plain
 
 
