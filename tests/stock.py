@@ -1,4 +1,4 @@
-"""Stock llama.cpp on the same file, through llama-cpp-python's low-level calls: the oracle of the causal path."""
+"""Stock llama.cpp on the same file, by llama-cpp-python's low-level calls: the oracle of the causal path."""
 
 import ctypes
 from collections.abc import Sequence

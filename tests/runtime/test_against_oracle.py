@@ -1,4 +1,4 @@
-"""Causal steps and previews against what another engine recorded on the same checkpoints (f16 weights, CPU)."""
+"""Causal steps and previews against what another engine recorded on the same checkpoints (f16, CPU)."""
 
 import json
 from pathlib import Path

@@ -52,7 +52,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_device_equals_the_twin(case: str, trained_f32: Path) -> None:
-    """Every kind of pass after a few committed tokens, tokens repeated inside the pass, the end of thinking in it."""
+    """Every kind of pass after committed tokens, tokens repeated inside it, the end of thinking in it."""
     with Engine.open(trained_f32, n_ctx=512, threads=2, device="cpu") as engine:
         own = engine.spec
         end = own.vocab - 40
