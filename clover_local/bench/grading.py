@@ -169,8 +169,8 @@ class _Worker:
         first = json.loads(line) if line else {"error": "it ended at once"}
         if "error" in first:
             raise CloverError(
-                f"The grading process did not start: {first['error']}.",
-                hint="Grading needs math-verify: pip install 'math-verify[antlr4_13_2]'.",
+                f"the grading process did not start: {first['error']}",
+                hint="grading needs math-verify: pip install 'math-verify[antlr4_13_2]'",
             )
         self._ready = True
 
