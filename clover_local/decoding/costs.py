@@ -40,12 +40,11 @@ class Costs:
     def observe(self, kind: CostKind, rows: int, ms: float) -> None:
         """Learn from one pass. The first of its shape may have built its graph, so it counts no more than
         was expected of it."""
-        seen = self._seen.get((kind, rows))
-        if seen is None:
-            seen = self._seen[kind, rows] = deque(maxlen=_KEPT)
+        if (kind, rows) not in self._seen:
             if kind != "plain" and self.known:
                 ms = min(ms, self.ms(kind, rows))
-        seen.append(ms)
+            self._seen[kind, rows] = deque(maxlen=_KEPT)
+        self._seen[kind, rows].append(ms)
         if kind == "plain":
             self._tables.clear()
         else:

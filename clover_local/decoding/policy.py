@@ -57,14 +57,18 @@ class Always:
 class Policy:
     """Chooses the round with the best expected rate, and bounds what trying may cost.
 
-    The bound: over any 256 tokens, drafting costs at most 3 % more time than plain steps would have. A round
-    is only tried when its worst case, nothing kept, still fits into what is left of that allowance.
+    The bound: a round is only tried when its worst case, nothing kept, fits into an allowance of 3 % of the
+    time of 256 plain steps, over any 256 tokens. A stretch that gained lends a fifth of its gain, at most as
+    much again: otherwise two unlucky rounds would stop drafting that is twice as fast on average. So a text
+    on which drafting does not pay is never more than 3 % slower than plain over any 256 tokens; where good
+    drafts turn bad all at once, those 256 tokens may be up to 6 % slower, after a gain of five times that.
     """
 
     WINDOW = 256
     LOSS = 0.03
+    CREDIT = 0.2  # share of the window's gains that may be lost again before drafting stops
     REFRESH = 64  # rounds after which a plain step is taken to measure its cost anew
-    FIRST_GAP, LAST_GAP = 16, 512  # plain steps between two tries while drafting does not pay
+    FIRST_GAP, LAST_GAP = 16, 256  # plain steps between two tries while drafting does not pay
     MEMORY = 0.8  # weight of the past in the running reach of drafts
 
     def __init__(self, costs: Costs | None = None) -> None:
@@ -84,13 +88,13 @@ class Policy:
         other = plain
         if free is not None:
             other = max(plain, self._best(self.acceptance.reach(free.source, free.confidence), 0.0)[0])
-        rate, rows = max(
-            ((self._preview_rate(w), w) for w in {*WIDTHS, most} if 2 <= w <= most), default=(0.0, 0)
-        )
-        due = other == plain and self._since_draft >= self._gap
-        if rows == 0 or (rate <= other and not due) or self.costs.ms("draft", rows) > self._allowance():
-            return 0
-        return rows
+        allowance = self._allowance()
+        rates = ((self._preview_rate(w, allowance), w) for w in {*WIDTHS, most} if 2 <= w <= most)
+        rate, rows = max(rates, default=(0.0, 0))
+        if rate > other:
+            return rows
+        due = rate > 0.0 and other == plain and self._since_draft >= self._gap
+        return min(most, WIDTHS[0]) if due else 0  # the cheapest draft tells whether they are good again
 
     def prefix(self, draft: Draft, most: int) -> int:
         """See Chooser. The prefix with the most expected tokens per millisecond, drafting included."""
@@ -134,8 +138,10 @@ class Policy:
     def _measure_plain(self) -> bool:
         return not self.costs.known or self._since_plain >= self.REFRESH
 
-    def _preview_rate(self, rows: int) -> float:
-        return self._best(self._reach[: rows - 1], self.costs.ms("draft", rows))[0]
+    def _preview_rate(self, rows: int, allowance: float) -> float:
+        """Expected tokens per ms of a round with a preview of `rows`; 0 where it may not be tried."""
+        draft = self.costs.ms("draft", rows)
+        return self._best(self._reach[: rows - 1], draft, allowance)[0] if draft <= allowance else 0.0
 
     def _best(self, reach: list[float], spent: float, allowance: float | None = None) -> tuple[float, int]:
         """The best rate (tokens per ms) of verifying a prefix and its length, after `spent` ms."""
@@ -153,12 +159,14 @@ class Policy:
         return best, length
 
     def _allowance(self) -> float:
-        """Milliseconds that may still be lost: the window's budget less the worst recent run of losses."""
+        """Milliseconds that may still be lost: budget and credit, less the worst run of losses so far."""
         worst = run = 0.0
         for _, excess in reversed(self._excess):
             run += excess
             worst = max(worst, run)
-        return self.LOSS * self.WINDOW * self.costs.ms("plain", 1) - worst
+        budget = self.LOSS * self.WINDOW * self.costs.ms("plain", 1)
+        gained = worst - run  # in the window, before that run
+        return budget + min(self.CREDIT * gained, budget) - worst
 
     def _remember(self, tokens: int, excess: float) -> None:
         if excess == 0.0 and self._excess and self._excess[-1][1] == 0.0:
