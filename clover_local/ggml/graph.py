@@ -132,6 +132,7 @@ class Graph:
     def allocate(self, backend: Backend) -> int:
         """Give every node memory on a backend; returns the bytes taken."""
         self.backend = backend
+        self._check_supported(backend)
         kind = functions["ggml_backend_get_default_buffer_type"](backend.handle)
         self._allocator = functions["ggml_gallocr_new"](kind)
         if not functions["ggml_gallocr_alloc_graph"](self._allocator, self.handle):
@@ -142,11 +143,22 @@ class Graph:
         self.handle.contents.uid = next(_uids)
         return functions["ggml_gallocr_get_buffer_size"](self._allocator, 0)
 
-    def compute(self, *, wait: bool = True) -> None:
-        """Run the graph; without `wait` it may still be running when this returns."""
+    def _check_supported(self, backend: Backend) -> None:
+        bad = set()
+        for index in range(self.size):
+            node = self.handle.contents.nodes[index]
+            if not functions["ggml_backend_supports_op"](backend.handle, node):
+                bad.add(functions["ggml_op_name"](node.contents.op).decode())
+        if bad:
+            raise CloverError(
+                f"{backend.device.name} cannot compute {', '.join(sorted(bad))} in this build of ggml",
+                "run on the CPU: --device cpu",
+            )
+
+    def compute(self) -> None:
+        """Queue the graph on its backend; results are there after the backend's `synchronize`."""
         assert self.backend is not None, "allocate first"
-        name = "ggml_backend_graph_compute" if wait else "ggml_backend_graph_compute_async"
-        status = functions[name](self.backend.handle, self.handle)
+        status = functions["ggml_backend_graph_compute_async"](self.backend.handle, self.handle)
         if status != 0:
             raise CloverError(
                 f"{self.backend.device.name} failed to compute a pass: {lib.last_error() or status}"

@@ -15,6 +15,7 @@ from clover_local.model.weights import Weights
 
 F32 = 4  # bytes of a float32
 LEFT_ROWS = 3  # committed rows a convolution looks back on
+HALF_ROWS = 4
 MIN_WEIGHT_SUM = 6.103515625e-5  # llama.cpp's floor below the sum of expert weights
 
 
@@ -85,13 +86,18 @@ def linear(b: Build, x: Node, *names: str) -> list[Node]:
     behind each other, the results then being windows on it."""
     joint = b.w.merged.get(names)
     if joint is None:
-        return [b.g.mul_mat(b.w[name], x) for name in names]
-    y = b.g.mul_mat(joint, x)
+        return [b.g.mul_mat(_form(b, name, b.w[name]), x) for name in names]
+    y = b.g.mul_mat(_form(b, names[0], joint), x)
     stride, offset, parts = y.contents.nb[1], 0, []
     for size in b.w.parts[names]:
         parts.append(b.g.view(y, (size, b.rows), (stride,), offset * F32))
         offset += size
     return parts
+
+
+def _form(b: Build, name: str, node: Node) -> Node:
+    """The bf16 copy of a float32 matrix where there is one and the rows are enough for it to be faster."""
+    return b.w.half.get(name, node) if b.rows >= HALF_ROWS else node
 
 
 def flat(b: Build, x: Node) -> Node:
@@ -247,7 +253,7 @@ def gdn_preview(b: Build, rows: GdnRows, layer: int, state: GdnState, extra: Pre
 def moe(b: Build, x: Node, layer: int, coreset: "Coreset | None" = None) -> Node:
     """Routed experts plus the gated shared expert of x [hidden, rows]; returns [hidden, rows]."""
     g, s, prefix = b.g, b.spec, f"blk.{layer}."
-    router = g.mul_mat(b.w[f"{prefix}ffn_gate_inp.weight"], x)
+    (router,) = linear(b, x, f"{prefix}ffn_gate_inp.weight")
     if coreset is not None:
         router = restrict(b, router, coreset)
     ids, weights = route(b, router)

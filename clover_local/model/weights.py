@@ -10,6 +10,8 @@ from clover_local.errors import ModelError
 from clover_local.ggml.backend import Backend, Buffer, Context, MappedBuffer, upload
 from clover_local.ggml.gguf import GgufFile, TensorInfo
 from clover_local.ggml.lib import Node
+from clover_local.ggml.quantize import quantize
+from clover_local.ggml.types import tensor_type
 from clover_local.model.spec import CONV_TAPS, Spec
 
 Progress = Callable[[int, int], None]
@@ -21,6 +23,9 @@ MERGES: tuple[tuple[str, ...], ...] = (
     ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
 )
 """Matrices of one layer that meet the same input and may lie behind each other as one (fewer kernels)."""
+HALVED = ("ffn_gate_inp.weight", "ssm_alpha.weight")
+"""Float32 matrices, merged ones by their first part, with a bf16 copy on a GPU: from 4 rows on ggml's CUDA
+kernels are several times faster on it (the checkpoint holds them in bf16, so nothing is lost)."""
 
 
 def wanted(spec: Spec) -> dict[str, tuple[int, ...]]:
@@ -111,6 +116,7 @@ class Weights:
     nodes: dict[str, Node]
     merged: dict[tuple[str, ...], Node] = field(default_factory=dict)
     parts: dict[tuple[str, ...], tuple[int, ...]] = field(default_factory=dict)  # rows of each merged part
+    half: dict[str, Node] = field(default_factory=dict)  # bf16 copies of float32 matrices, by name
     buffer: Buffer | None = None
     context: Context | None = None
     mapped: mmap.mmap | None = None  # keeps the file's map alive while nodes point into it
@@ -162,7 +168,7 @@ def _upload(
 ) -> Weights:
     plan = _merge_plan(infos)
     inside = {info.name for group in plan.values() for info in group}
-    context = Context(len(infos) + len(plan))
+    context = Context(2 * len(infos))
     nodes: dict[str, Node] = {}
     copies: list[tuple[Node, int, TensorInfo]] = []
     for name, info in infos.items():
@@ -177,6 +183,10 @@ def _upload(
         for info in group:
             copies.append((merged[names], offset, info))
             offset += info.nbytes
+    half = {}
+    for name, node in [*nodes.items(), *((names[0], node) for names, node in merged.items())]:
+        if name.split(".", 2)[-1] in HALVED and node.contents.type == tensor_type("f32").id:
+            half[name] = context.tensor("bf16", *node.contents.ne[:2], name=f"{name}.bf16")
     buffer = Buffer(context, backend, weights=True)
     done, total = 0, sum(info.nbytes for _, _, info in copies)
     for node, offset, info in copies:
@@ -187,5 +197,9 @@ def _upload(
             done += len(part)
             if progress is not None:
                 progress(done, total)
+    for name, node in half.items():
+        source = [info for names, group in plan.items() if names[0] == name for info in group]
+        values = [file.array(info.name).view(np.float32) for info in source or [infos[name]]]
+        upload(node, quantize("bf16", np.concatenate(values).reshape(-1, node.contents.ne[0])))
     parts = {names: tuple(info.shape[1] for info in group) for names, group in plan.items()}
-    return Weights(nodes, merged, parts, buffer, context)
+    return Weights(nodes, merged, parts, half, buffer, context)

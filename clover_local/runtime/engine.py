@@ -146,6 +146,7 @@ class Engine:
 
     def reset(self) -> None:
         """Forget everything that was committed."""
+        self._model.backend.synchronize()
         for state in self._model.state.gdn.values():
             for node in (state.ring, state.s):
                 upload(node, np.zeros(int(np.prod(node.contents.ne)), np.float32))
@@ -154,6 +155,7 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """Copy what a recurrent state cannot rewind."""
+        self._model.backend.synchronize()
         layers = tuple(
             (download(state.ring, np.float32), download(state.s, np.float32))
             for state in self._model.state.gdn.values()
@@ -165,6 +167,7 @@ class Engine:
         n = len(snapshot.tokens)
         if tuple(self._cached[:n]) != snapshot.tokens:
             raise CloverError("the snapshot belongs to other tokens than the cache holds")
+        self._model.backend.synchronize()
         for state, (ring, s) in zip(self._model.state.gdn.values(), snapshot.layers, strict=True):
             upload(state.ring, ring)
             upload(state.s, s)
@@ -293,18 +296,18 @@ class Engine:
         return one
 
     def _fill(self, one: Pass, tokens: Sequence[int], response: bool) -> None:
-        key, past, n = one.key, self.n_past, len(tokens)
+        key, past, n, send = one.key, self.n_past, len(tokens), self._model.backend.send
         places = np.arange(past, past + n)
-        upload(one.inputs.tokens, np.asarray(tokens, np.int32))
-        upload(one.inputs.positions, np.concatenate([places, places, places, 0 * places]).astype(np.int32))
-        upload(one.inputs.kv_rows, places.astype(np.int64))
+        send(one.inputs.tokens, np.asarray(tokens, np.int32))
+        send(one.inputs.positions, np.concatenate([places, places, places, 0 * places]).astype(np.int32))
+        send(one.inputs.kv_rows, places.astype(np.int64))
         mask = np.full((n, key.kv), -np.inf, np.float16)
         mask[:, :past] = 0
         inside = np.ones((n, n), bool) if key.kind is Kind.PREVIEW else np.tri(n, dtype=bool)
         mask[:, past : past + n][inside] = 0
-        upload(one.inputs.mask, mask)
+        send(one.inputs.mask, mask)
         if one.next_ids is not None:
-            upload(one.next_ids, np.asarray([*tokens[1:], tokens[-1]], np.int32))
+            send(one.next_ids, np.asarray([*tokens[1:], tokens[-1]], np.int32))
         if key.processing is not None:
             self._fill_processing(one, key.processing, tokens, response)
 
@@ -313,23 +316,25 @@ class Engine:
     ) -> None:
         """Counts and ramps per row: causal row j counts the response and rows 0…j and judges the place after
         them; a preview row counts the response and judges its own place."""
-        preview = one.key.kind is Kind.PREVIEW
+        preview, send = one.key.kind is Kind.PREVIEW, self._model.backend.send
         written = list(tokens) if response else []
         judged = len(tokens) if one.key.kind is not Kind.STORE else 1
         first = self._response + 1 + (len(written) - judged + 1 if response else 0)
         places = range(first, first + judged)
-        upload_if(one.processed.length_bias, [processing.length.at(place) for place in places])
+        if one.processed.length_bias is not None:
+            send(one.processed.length_bias, _float32([processing.length.at(place) for place in places]))
         closes = processing.think_end_id
         closed = closes is not None and (closes in self._counts or (preview and closes in tokens))
         biases = []
         for row, place in enumerate(places):
             open_still = not closed and closes not in written[: len(written) - judged + row + 1]
             biases.append(processing.think_end.at(place) if open_still else 0.0)
-        upload_if(one.processed.think_bias, biases)
+        if one.processed.think_bias is not None:
+            send(one.processed.think_bias, _float32(biases))
         if one.processed.cells is not None and one.processed.times is not None:
             cells, times = self._cells(tokens, written, judged)
-            upload(one.processed.cells, cells)
-            upload(one.processed.times, times)
+            send(one.processed.cells, cells)
+            send(one.processed.times, times)
 
     def _cells(self, tokens: Sequence[int], written: list[int], judged: int) -> tuple[np.ndarray, np.ndarray]:
         cells = np.zeros((judged, judged), np.int64)
@@ -351,13 +356,16 @@ class Engine:
             values[values < FORBIDDEN / 2] = -np.inf
             return values
 
-        return Rows(
-            ids=download(one.ids, np.int32),
-            p=download(one.p, np.float32),
-            entropy=None if one.entropy is None else download(one.entropy, np.float32),
-            next_p=None if one.next_p is None else download(one.next_p, np.float32),
+        backend = self._model.backend
+        rows = Rows(
+            ids=backend.fetch(one.ids, np.int32),
+            p=backend.fetch(one.p, np.float32),
+            entropy=None if one.entropy is None else backend.fetch(one.entropy, np.float32),
+            next_p=None if one.next_p is None else backend.fetch(one.next_p, np.float32),
             logits=logits,
         )
+        backend.synchronize()
+        return rows
 
     def close(self) -> None:
         """Free everything on the device; the engine is of no use afterwards."""
@@ -380,10 +388,8 @@ class Engine:
         self.close()
 
 
-def upload_if(node: object | None, values: Sequence[float]) -> None:
-    """Fill a float32 input that a pass may not have."""
-    if node is not None:
-        upload(node, np.asarray(values, np.float32))
+def _float32(values: Sequence[float]) -> np.ndarray:
+    return np.asarray(values, np.float32)
 
 
 def _floats(file: GgufFile, name: str) -> np.ndarray:
