@@ -12,8 +12,10 @@ typedef unsigned long long u64;
 #include "emulator.h"
 #else
 // A kernel takes one structure by value; runtime/cuda/arguments.py mirrors each of them.
-#define KERNEL(name, threads, Args) \
+#define KERNEL(name, threads, Args)                                                              \
+    static_assert(sizeof(Args) == SIZE_##Args, "runtime/cuda/arguments.py differs from " #Args); \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+#define INFINITY __int_as_float(0x7f800000)
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) u8 name##_bytes[]; type* name = (type*)name##_bytes
 #define FULL 0xffffffffu
 #endif

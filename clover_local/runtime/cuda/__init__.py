@@ -1,0 +1,1 @@
+"""Our own CUDA kernels for whole passes; nothing here is imported unless a pass runs on them."""

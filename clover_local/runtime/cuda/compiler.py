@@ -1,0 +1,118 @@
+"""Compiles the kernels for the card that is there, once: NVRTC, then a cache keyed by source and architecture."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+import platformdirs
+
+from clover_local.errors import CloverError
+from clover_local.runtime.cuda.arguments import sizes
+
+SOURCES = ("rows", "dense", "gdn", "attention", "moe", "head")
+OLDEST = (8, 0)
+"""The first compute capability with 8-bit tensor-core tiles of this form and asynchronous copies."""
+
+
+def source_files() -> dict[str, str]:
+    """Every kernel source and header of the package by file name."""
+    folder = resources.files("clover_local.runtime.cuda") / "kernels"
+    return {
+        entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith((".cu", ".cuh"))
+    }
+
+
+def definitions(values: Mapping[str, int]) -> list[str]:
+    """Compiler options that define the given numbers and the sizes of all argument structures."""
+    return [f"-D{name}={value}" for name, value in sorted({**sizes(), **values}.items())]
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept."""
+    return Path(platformdirs.user_cache_dir("clover-local")) / "kernels"
+
+
+def kernel_binary(name: str, capability: tuple[int, int], values: Mapping[str, int]) -> bytes:
+    """Machine code of kernels/<name>.cu for one compute capability, from the cache or compiled now.
+
+    `values` are the numbers defined while compiling (NT, HEAD). Raises CloverError when NVRTC is missing or
+    the source does not compile.
+    """
+    files = source_files()
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", *definitions(values)]
+    key = hashlib.sha256(repr((sorted(files.items()), options, _nvrtc_version())).encode()).hexdigest()
+    path = cache_folder() / f"{name}-{key[:32]}.cubin"
+    if path.is_file():
+        return path.read_bytes()
+    binary = compile_source(f"{name}.cu", files, options)
+    _store(path, binary)
+    return binary
+
+
+def _store(path: Path, binary: bytes) -> None:
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(binary)
+        partial.replace(path)
+    except OSError:
+        pass  # an unwritable cache costs seconds at the next start, nothing else
+
+
+def compile_source(name: str, files: Mapping[str, str], options: list[str]) -> bytes:
+    """Compile one of `files`, the headers among them at hand, to machine code."""
+    nvrtc = _nvrtc()
+    headers = [file for file in files if file.endswith(".cuh")]
+    program = _check(
+        nvrtc.nvrtcCreateProgram(
+            files[name].encode(),
+            name.encode(),
+            len(headers),
+            [files[file].encode() for file in headers],
+            [file.encode() for file in headers],
+        )
+    )
+    try:
+        encoded = [option.encode() for option in options]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program))
+            _check(nvrtc.nvrtcGetProgramLog(program, log))
+            raise CloverError(f"the kernels in {name} do not compile for this card: {log.decode().strip()}")
+        binary = b" " * _check(nvrtc.nvrtcGetCUBINSize(program))
+        _check(nvrtc.nvrtcGetCUBIN(program, binary))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return binary
+
+
+def _nvrtc():  # type: ignore[no-untyped-def]
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError:
+        raise CloverError(
+            "the CUDA bindings are not installed", "pip install 'clover-local[cuda]'"
+        ) from None
+    return nvrtc
+
+
+def _nvrtc_version() -> tuple[int, int]:
+    try:
+        major, minor = _check_all(_nvrtc().nvrtcVersion())
+    except RuntimeError as problem:  # what the bindings raise when the library itself is missing
+        raise CloverError(f"NVRTC is not there: {problem}", "pip install 'clover-local[cuda]'") from None
+    return major, minor
+
+
+def _check_all(result: tuple) -> tuple:  # type: ignore[type-arg]
+    code, *values = result
+    if int(code) != 0:
+        raise CloverError(f"NVRTC failed: {code.name}")
+    return tuple(values)
+
+
+def _check(result: tuple):  # type: ignore[type-arg,no-untyped-def]
+    values = _check_all(result)
+    return values[0] if values else None

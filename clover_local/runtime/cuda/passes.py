@@ -1,0 +1,194 @@
+"""Whole passes as lists of kernel launches: causal (with or without its commit), preview, commit.
+
+A pass is made for a width of 8, 16 or 32 rows; how many of them count, the positions and the tokens are read on the
+device, so one captured graph serves every context length and every row count up to its width.
+"""
+
+import ctypes as C
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from clover_local.runtime.cuda import arguments as A
+from clover_local.runtime.cuda.network import (
+    LOGIT_SPLITS,
+    MATRIX_TYPES,
+    Network,
+    attention_width,
+    gdn_width,
+    splits_of,
+)
+
+WIDTHS = (8, 16, 32)
+TILE = 16  # output rows of a matrix tile
+NO_CORESET = 2.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel with its arguments. `values` are the numbers its source is compiled with."""
+
+    source: str
+    kernel: str
+    grid: tuple[int, int]
+    block: int
+    args: C.Structure
+    shared: int = 0
+    values: tuple[tuple[str, int], ...] = ()
+
+
+def width_for(rows: int) -> int:
+    """The narrowest pass that holds so many rows."""
+    return next(width for width in WIDTHS if rows <= width)
+
+
+def causal(net: Network, width: int, *, keep_state: bool) -> list[Launch]:
+    """Row i predicts token i + 1. With `keep_state` the pass also commits its rows (`Pass.replay` = n)."""
+    launches = [*_trunk(net, width, preview=False, keep_state=keep_state), *_head(net, width)]
+    return [*launches, _ring(net)] if keep_state else launches
+
+
+def preview(net: Network, width: int) -> list[Launch]:
+    """Row i predicts token i; only rows of the KV cache beyond the committed length are written."""
+    return [*_trunk(net, width, preview=True, keep_state=False), *_head(net, width)]
+
+
+def commit(net: Network) -> list[Launch]:
+    """Replay the first `Pass.replay` rows of the last causal pass into every GDN state."""
+    heads, layers = net.spec.value_heads, len(net.gdn)
+    kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), 32)
+    return [kernel, _ring(net)]
+
+
+def _trunk(net: Network, width: int, *, preview: bool, keep_state: bool) -> Iterator[Launch]:
+    spec, work = net.spec, net.work
+    table = net.places["token_embd.weight"]
+    args = A.EmbedArgs(table.address, work.x, work.run, MATRIX_TYPES[table.type], spec.hidden)
+    yield Launch("rows", "embed", (width, 1), 256, args)
+    for layer in range(spec.layers):
+        yield _norm(net, f"blk.{layer}.attn_norm.weight", width)
+        if spec.is_attention(layer):
+            yield from _attention(net, layer, width, preview)
+        else:
+            yield from _gdn(net, layer, width, preview, keep_state)
+        yield _norm(net, f"blk.{layer}.post_attention_norm.weight", width)
+        yield from _moe(net, layer, width, preview)
+
+
+def _norm(net: Network, weight: str, width: int) -> Launch:
+    spec, work = net.spec, net.work
+    args = A.NormArgs(work.x, net.places[weight].address, work.h, work.run, spec.hidden, spec.norm_eps)
+    return Launch("rows", "rms_norm", (width, 1), 256, args)
+
+
+def _dense(
+    net: Network, x: A.Acts, k: int, parts: Sequence[tuple[str, int]], out: int, ld: int, width: int, *, add: bool = False
+) -> Launch:
+    """Matrices (name, rows) behind one input, their outputs side by side in rows of ld values at `out`."""
+    segments, tile, column = (A.Segment * A.SEGMENTS)(), 0, 0
+    for segment, (name, rows) in zip(segments, parts, strict=False):
+        place = net.places[name]
+        segment.data, segment.type, segment.rows = place.address, MATRIX_TYPES[place.type], rows
+        segment.tile, segment.out = tile, column
+        tile += -(-rows // TILE)
+        column += rows
+    args = A.DenseArgs(segments, x, out, net.work.run, len(parts), k, ld, int(add))
+    per_block = width // 8  # must be TILES in dense.cu
+    return Launch("dense", "dense", (-(-tile // per_block), 1), 256, args, values=_tiles(width))
+
+
+def _tiles(width: int) -> tuple[tuple[str, int], ...]:
+    return (("NT", width // 8),)
+
+
+def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) -> Iterator[Launch]:
+    spec, work, prefix = net.spec, net.work, f"blk.{layer}."
+    parts = [
+        (f"{prefix}attn_qkv.weight", spec.channels),
+        (f"{prefix}attn_gate.weight", spec.value_size),
+        (f"{prefix}ssm_alpha.weight", spec.value_heads),
+        (f"{prefix}ssm_beta.weight", spec.value_heads),
+    ]
+    inputs = net.gdn[layer]
+    yield _dense(net, work.h, spec.hidden, parts, inputs.y, gdn_width(spec), width)
+    args = A.GdnArgs(
+        inputs, work.mixed, work.run, spec.key_heads, spec.value_heads, gdn_width(spec), int(keep_state), spec.norm_eps
+    )
+    yield _gdn_launch(net, "gdn_preview" if preview else "gdn_causal", (spec.value_heads, 1), args, width)
+    out = [(f"{prefix}ssm_out.weight", spec.hidden)]
+    yield _dense(net, work.mixed, spec.value_size, out, work.x, spec.hidden, width, add=True)
+
+
+def _gdn_launch(net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int) -> Launch:
+    head = net.spec.gdn_head_dim
+    shared = 4 * (3 * width * (head + 4) + 2 * A.MAX_ROWS + A.MAX_ROWS * (A.MAX_ROWS + 1))
+    return Launch("gdn", kernel, grid, 4 * head, args, shared, (("HEAD", head),))
+
+
+def _replay_args(net: Network) -> A.ReplayArgs:
+    spec = net.spec
+    return A.ReplayArgs(net.gdn_table, net.work.run, spec.key_heads, spec.value_heads, gdn_width(spec))
+
+
+def _ring(net: Network) -> Launch:
+    grid = (-(-net.spec.channels // 256), len(net.gdn))
+    return Launch("gdn", "gdn_ring", grid, 256, _replay_args(net), 0, (("HEAD", net.spec.gdn_head_dim),))
+
+
+def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
+    spec, work, prefix = net.spec, net.work, f"blk.{layer}."
+    inner, kv, ld = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, attention_width(spec)
+    parts = [(f"{prefix}attn_q.weight", 2 * inner), (f"{prefix}attn_k.weight", kv), (f"{prefix}attn_v.weight", kv)]
+    yield _dense(net, work.h, spec.hidden, parts, work.projected, ld, width)
+    keys, values, head = net.state.keys[layer], net.state.values[layer], (("HEAD", spec.head_dim),)
+    norms = (net.places[f"{prefix}attn_{part}_norm.weight"].address for part in "qk")
+    prepare = A.PrepareArgs(
+        work.projected, *norms, work.queries, keys, values, work.run,
+        spec.heads, spec.kv_heads, ld, spec.rope_dims, spec.norm_eps, math.log2(spec.rope_theta),
+    )  # fmt: skip
+    yield Launch("attention", "attention_prepare", (width, 1), 256, prepare, 0, head)
+    splits = splits_of(width // 8)
+    args = A.AttentionArgs(
+        work.queries, keys, values, work.partial, work.stats, work.projected, work.mixed, work.run,
+        spec.heads, spec.kv_heads, ld, splits, width, int(not preview),
+    )  # fmt: skip
+    tiles = -(-width * (spec.heads // spec.kv_heads) // TILE)
+    yield Launch("attention", "attention", (tiles * spec.kv_heads, splits), 128, args, 0, head)
+    yield Launch("attention", "attention_combine", (spec.heads, width), spec.head_dim, args, 0, head)
+    out = [(f"{prefix}attn_output.weight", spec.hidden)]
+    yield _dense(net, work.mixed, inner, out, work.x, spec.hidden, width, add=True)
+
+
+def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
+    spec, work, prefix = net.spec, net.work, f"blk.{layer}."
+    router = [(f"{prefix}ffn_gate_inp.weight", spec.experts), (f"{prefix}ffn_gate_inp_shexp.weight", 1)]
+    yield _dense(net, work.h, spec.hidden, router, work.router, spec.experts + 1, width)
+    top_p = spec.coreset_top_p if preview and spec.coreset_top_p is not None else NO_CORESET
+    args = A.RouteArgs(work.router, work.route, work.run, spec.experts, spec.experts_used, top_p)
+    yield Launch("moe", "moe_route", (1, 1), A.MAX_EXPERTS, args, values=_tiles(width))
+    experts = A.ExpertArgs(
+        *net.experts[layer], *(_expert_types(net, prefix, part) for part in ("gate", "up", "down")),
+        work.h, work.act, work.x, work.route, work.run, spec.experts, spec.hidden, spec.expert_width,
+    )  # fmt: skip
+    entries = min(spec.experts, width * spec.experts_used) + 1
+    grid = min(entries * spec.expert_width // 32, 2 * net.processors)
+    yield Launch("moe", "moe_gate_up", (grid, 1), 256, experts, values=_tiles(width))
+    yield Launch("moe", "moe_down", (-(-spec.hidden // TILE), 1), 256, experts, values=_tiles(width))
+
+
+def _expert_types(net: Network, prefix: str, part: str) -> C.Array[C.c_int]:
+    names = (f"{prefix}ffn_{part}_exps.weight", f"{prefix}ffn_{part}_shexp.weight")
+    return (C.c_int * 2)(*(MATRIX_TYPES[net.places[name].type] for name in names))
+
+
+def _head(net: Network, width: int) -> Iterator[Launch]:
+    spec, work = net.spec, net.work
+    yield _norm(net, "output_norm.weight", width)
+    yield _dense(net, work.h, spec.hidden, [("output.weight", spec.vocab)], work.logits, spec.vocab, width)
+    process = A.ProcessArgs(
+        work.logits, work.processing, work.seen, work.counts, work.stop_ids, work.run, spec.vocab
+    )
+    yield Launch("head", "process", (width, 1), 256, process)
+    args = A.ChooseArgs(work.logits, work.parts, work.results, work.run, spec.vocab, LOGIT_SPLITS)
+    yield Launch("head", "choose_part", (LOGIT_SPLITS, width), 256, args)
+    yield Launch("head", "choose", (width, 1), 256, args)

@@ -1,0 +1,90 @@
+"""The kernels on the CPU: compiled as plain C++ with emulator.h, over memory of this process."""
+
+import ctypes as C
+import functools
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clover_local.runtime.cuda.compiler import definitions, source_files
+from clover_local.runtime.cuda.passes import Launch
+
+HERE = Path(__file__).parent
+GUARD = 256  # bytes around every allocation that no kernel may touch
+
+
+@functools.cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="emulated-kernels-"))
+
+
+@functools.cache
+def library(source: str, values: tuple[tuple[str, int], ...]) -> C.CDLL:
+    """kernels/<source>.cu as a shared library, built once per process."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("the kernel emulator needs g++")
+    folder = _folder()
+    for name, text in source_files().items():
+        (folder / name).write_text(text)
+    key = hashlib.sha256(repr(values).encode()).hexdigest()[:8]
+    target = folder / f"{source}-{key}.so"
+    flags = ["-std=c++20", "-O2", "-w", "-shared", "-fPIC", "-march=x86-64-v3", "-DEMULATED", f"-I{HERE}"]
+    command = [compiler, *flags, *definitions(dict(values)), "-x", "c++", str(folder / f"{source}.cu")]
+    done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return C.CDLL(str(target))
+
+
+class Emulator:
+    """A Machine whose memory is numpy arrays, each between guard bytes that `check` compares."""
+
+    processors = 3
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, np.ndarray] = {}
+
+    def alloc(self, nbytes: int) -> int:
+        raw = np.full(nbytes + 2 * GUARD + 256, 0xA5, np.uint8)
+        start = -(-(raw.ctypes.data + GUARD) // 256) * 256
+        offset = start - raw.ctypes.data
+        raw[offset : offset + nbytes] = 0
+        self._blocks[start] = raw
+        self._sizes = {**getattr(self, "_sizes", {}), start: nbytes}
+        return start
+
+    def place(self, array: np.ndarray) -> int:
+        """A copy of an array in guarded memory."""
+        data = np.ascontiguousarray(array)
+        address = self.alloc(data.nbytes)
+        self.write(address, data)
+        return address
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        data = np.ascontiguousarray(data)
+        C.memmove(address, data.ctypes.data, data.nbytes)
+
+    def read(self, address: int, dtype: type, *shape: int) -> np.ndarray:
+        """A copy of memory as an array."""
+        out = np.empty(shape, dtype)
+        C.memmove(out.ctypes.data, address, out.nbytes)
+        return out
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run kernels one after another."""
+        for one in launches:
+            kernel = getattr(library(one.source, one.values), one.kernel)
+            kernel(C.byref(one.args), one.grid[0], one.grid[1], one.block, one.shared)
+
+    def check(self) -> None:
+        """Nothing was written outside an allocation."""
+        for start, raw in self._blocks.items():
+            offset = start - raw.ctypes.data
+            outside = np.concatenate([raw[:offset], raw[offset + self._sizes[start] :]])
+            assert (outside == 0xA5).all()
