@@ -1,5 +1,6 @@
 """Where weights lie: mapped, or copied with matrices merged and bf16 beside float32; the numbers must agree."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,14 @@ from clover_local.runtime.engine import Engine
 
 @pytest.mark.parametrize("model", ["trained_f32", "trained_int4"])
 def test_copied_and_merged_weights_give_the_same_passes(
-    model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shared: Path
 ) -> None:
     path: Path = request.getfixturevalue(model)
+    case = json.loads((shared / "oracle" / "clover-10m.results.json").read_text())["cases"][0]
+    words = case["prompt_ids"] + case["plain_ids"]
     seen: list[tuple[int, int]] = []
     with Engine.open(path, n_ctx=256, threads=2, device="cpu") as engine:
-        want = _passes(engine)
+        want = _passes(engine, words)
     with monkeypatch.context() as patch:
         patch.setattr(
             weights,
@@ -30,19 +33,18 @@ def test_copied_and_merged_weights_give_the_same_passes(
             loaded = engine._model.weights
             assert len(loaded.merged) >= 2 * engine.spec.layers
             assert loaded.half
-            got = _passes(engine)
+            got = _passes(engine, words)
     assert seen[-1][0] == seen[-1][1] > 0
     for ours, theirs in zip(got, want, strict=True):
         assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.995  # bf16 activations in the router
         assert (ours.argmax(1) == theirs.argmax(1)).mean() > 0.9
 
 
-def _passes(engine: Engine) -> list[np.ndarray]:
-    words = np.random.default_rng(0).integers(0, 1500, 40).tolist()
+def _passes(engine: Engine, words: list[int]) -> list[np.ndarray]:
     first = engine.prefill(words[:24])
     assert first is not None
     out = [first.logits(), engine.preview([words[24], *[engine.spec.mask_id] * 15]).logits()]
-    out += [engine.verify(words[24:]).logits()]
+    out += [engine.verify(words[24:40]).logits()]
     engine.commit(5)
     out.append(engine.step(words[29]).logits())
     return [np.delete(logits, engine.spec.mask_id, axis=1) for logits in out]
