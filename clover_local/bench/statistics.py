@@ -36,7 +36,7 @@ def wilson(right: int, total: int) -> Interval:
 def mcnemar(only_a: int, only_b: int) -> float:
     """Two-sided exact p value that a and b are equally often right.
 
-    `only_a` problems were right in a alone, `only_b` in b alone; if a and b are alike, a fair coin decides each.
+    `only_a` problems were right in a alone, `only_b` in b alone; if both are alike, a fair coin decides.
     """
     n, k = only_a + only_b, min(only_a, only_b)
     tail = sum(math.comb(n, i) for i in range(k + 1))

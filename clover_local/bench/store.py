@@ -31,6 +31,8 @@ class Record:
     ended: str  # stop, length, context
     stats: Stats
     wall_seconds: float  # prompt and answer, without grading
+    rss_bytes: int = 0  # the process's peak so far
+    vram_bytes: int = 0  # in use on the device, by everybody
     right: bool = False
     answer: str | None = None
     verdict: str = ""

@@ -20,7 +20,9 @@ def record(problem: str, mode: str = "plain", text: str = "It is 3.") -> Record:
         drafted=(1, 1),
         accepted=(1, 0),
     )
-    return Record(problem, mode, "Algebra", 3, "3", text, False, "stop", stats, 0.3, True, "3", "graded")
+    return Record(
+        problem, mode, "Algebra", 3, "3", text, False, "stop", stats, 0.3, 9, 0, True, "3", "graded"
+    )
 
 
 def test_what_is_appended_is_what_is_read(tmp_path: Path) -> None:
