@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download, try_to_load_from_cache
+from huggingface_hub import errors as hub_errors
 from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 from huggingface_hub.errors import (
     GatedRepoError,
-    HTTPError,  # type: ignore[attr-defined]  # of the transport, whether requests or httpx
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
 )
@@ -33,6 +33,7 @@ SMALL = (
     INDEX,
 )
 T = TypeVar("T")
+TRANSPORT_ERROR: type[Exception] = vars(hub_errors)["HTTPError"]  # of requests or httpx, by version
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _asked(repo: str, ask: Callable[[], T]) -> T:
         raise CloverError(
             f"{repo} is not in the cache and the hub cannot be reached", "check the network or HF_HUB_OFFLINE"
         ) from error
-    except HTTPError as error:
+    except TRANSPORT_ERROR as error:
         raise CloverError(
             f"the hub did not deliver {repo}: {str(error).splitlines()[0]}", "run the same command again"
         ) from error

@@ -115,7 +115,7 @@ def _whole(value: Any, limit: int = 1 << 48) -> bool:
 
 def _entry(path: Path, name: str, raw: Any, body: int) -> Entry:
     where = f"{path}: the entry of tensor {name[:100]!r}"
-    if not isinstance(raw, dict) or raw.get("dtype") not in SIZES:
+    if not isinstance(raw, dict) or raw.get("dtype") not in tuple(SIZES):
         raise ModelError(f"{where} has no known dtype")
     shape, offsets = raw.get("shape"), raw.get("data_offsets")
     if not isinstance(shape, list) or len(shape) > MAX_DIMS or not all(map(_whole, shape)):
