@@ -1,6 +1,5 @@
 """A ggml graph under construction: operations as methods, then allocation and computing on a backend."""
 
-import ctypes as C
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,8 +10,7 @@ from clover_local.ggml.backend import Backend, Context
 from clover_local.ggml.lib import Node, functions
 
 _uids = itertools.count(1000)
-MROPE_SECTIONS = C.c_int * 4
-IMROPE = 40  # ggml's rope mode of this family; for text it equals neox on the rotated dimensions
+NEOX = 2  # ggml's rope mode
 PRECISION_F32 = 10
 
 
@@ -89,23 +87,13 @@ class Graph:
         """A window on a node; `strides` (of all dimensions but the first) and `offset` in bytes."""
         return functions[f"ggml_view_{len(shape)}d"](self.context.handle, node, *shape, *strides, offset)
 
-    def rope(self, node: Node, positions: Node, dims: int, sections: Sequence[int], theta: float) -> Node:
-        """Rotate the first `dims` values of each head; `positions` int32 [4 * rows], one block a section."""
-        return functions["ggml_rope_multi"](
-            self.context.handle,
-            node,
-            positions,
-            None,
-            dims,
-            MROPE_SECTIONS(*sections),
-            IMROPE,
-            0,
-            theta,
-            1,
-            0,
-            1,
-            32,
-            1,
+    def rope(self, node: Node, positions: Node, dims: int, theta: float) -> Node:
+        """Rotate the first `dims` values of each head (neox pairs); `positions` int32 [rows].
+
+        For text the interleaved multi-section form of this family equals neox, and only neox fuses on CUDA.
+        """
+        return functions["ggml_rope_ext"](
+            self.context.handle, node, positions, None, dims, NEOX, 0, theta, 1, 0, 1, 32, 1
         )
 
     def add_sinks(self, softmax: Node, logits: Node) -> None:

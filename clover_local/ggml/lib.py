@@ -151,7 +151,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_soft_max_add_sinks": (None, (_T, _T)),
     "ggml_flash_attn_ext": (_T, (_P, _T, _T, _T, _T, _F, _F, _F)),
     "ggml_prec_set_acc": (_B, (_T, _I)),
-    "ggml_rope_multi": (_T, (_P, _T, _T, _T, _I, C.POINTER(_I), _I, _I, *[_F] * 6)),
+    "ggml_rope_ext": (_T, (_P, _T, _T, _T, _I, _I, _I, *[_F] * 6)),
     "ggml_gated_delta_net": (_T, (_P, _T, _T, _T, _T, _T, _T, _L)),
     # devices, backends, buffers
     "ggml_backend_load_all": (None, ()),

@@ -16,6 +16,7 @@ from clover_local.model.weights import Weights
 F32 = 4  # bytes of a float32
 LEFT_ROWS = 3  # committed rows a convolution looks back on
 HALF_ROWS = 4
+JOINT_EXPERT_ROWS = 8  # from here on one product for gate and up is faster on a GPU
 MIN_WEIGHT_SUM = 6.103515625e-5  # llama.cpp's floor below the sum of expert weights
 
 
@@ -24,7 +25,7 @@ class Inputs:
     """What the host fills in before a pass of n rows."""
 
     tokens: Node  # int32 [rows]
-    positions: Node  # int32 [4 * rows], one block per rope section
+    positions: Node  # int32 [rows]
     kv_rows: Node  # int64 [rows], where K and V go
     mask: Node  # float16 [kv, rows], 0 or -inf
 
@@ -126,7 +127,6 @@ def attention(b: Build, x: Node, layer: int, state: AttentionState, inputs: Inpu
         norm(b, q, f"{prefix}attn_q_norm.weight"),
         inputs.positions,
         s.rope_dims,
-        s.rope_sections,
         s.rope_theta,
     )
     g.expand(q)
@@ -134,7 +134,6 @@ def attention(b: Build, x: Node, layer: int, state: AttentionState, inputs: Inpu
         norm(b, k, f"{prefix}attn_k_norm.weight"),
         inputs.positions,
         s.rope_dims,
-        s.rope_sections,
         s.rope_theta,
     )
     g.expand(g.set_rows(state.k, g.view(k, (dim * groups, b.rows), (k.contents.nb[2],)), inputs.kv_rows))
@@ -184,8 +183,10 @@ def gdn_recurrence(b: Build, rows: GdnRows, layer: int, state: GdnState) -> tupl
     window = g.concat(state.ring, g.transpose(rows.qkv), 0)
     y = g.silu(g.ssm_conv(window, b.w[f"blk.{layer}.ssm_conv1d.weight"]))
     step = y.contents.nb[1]
+    heads = _unit(b, g.view(y, (d, 2 * s.key_heads, n), (d * F32, step)))  # queries and keys at once
+    row = heads.contents.nb[2]
     q, k = (
-        _unit(b, g.view(y, (d, s.key_heads, n, 1), (d * F32, step, step * n), part * s.key_size * F32))
+        g.view(heads, (d, s.key_heads, n, 1), (d * F32, row, row * n), part * s.key_size * F32)
         for part in range(2)
     )
     v = g.view(y, (d, s.value_heads, n, 1), (d * F32, step, step * n), 2 * s.key_size * F32)
@@ -193,13 +194,13 @@ def gdn_recurrence(b: Build, rows: GdnRows, layer: int, state: GdnState) -> tupl
 
 
 def gdn_store(b: Build, result: Node, window: Node, state: GdnState) -> None:
-    """Write what `gdn_recurrence` found into the state."""
+    """Write what `gdn_recurrence` found into the state; S first: ggml fuses a copy only right after."""
     g, s, n = b.g, b.spec, b.rows
-    last = g.view(window, (LEFT_ROWS, s.channels), (window.contents.nb[1],), n * F32)
-    g.expand(g.cpy(last, state.ring))
     size = s.gdn_head_dim * s.gdn_head_dim * s.value_heads
     new = g.view(result, (size,), (), s.value_size * n * F32)
     g.expand(g.cpy(new, g.view(state.s, (size,), (), 0)))
+    last = g.view(window, (LEFT_ROWS, s.channels), (window.contents.nb[1],), n * F32)
+    g.expand(g.cpy(last, state.ring))
 
 
 def gdn_output(b: Build, out: Node, z: Node, layer: int) -> Node:
@@ -207,7 +208,7 @@ def gdn_output(b: Build, out: Node, z: Node, layer: int) -> Node:
     g, s, prefix = b.g, b.spec, f"blk.{layer}."
     normed = norm(b, out, f"{prefix}ssm_norm.weight")
     z = g.reshape(flat(b, z), s.gdn_head_dim, s.value_heads, b.rows)
-    gated = g.reshape(g.mul(normed, g.silu(z)), s.value_size, b.rows)
+    gated = g.reshape(g.swiglu_split(z, normed), s.value_size, b.rows)
     return g.mul_mat(b.w[f"{prefix}ssm_out.weight"], gated)
 
 
@@ -301,9 +302,15 @@ def experts(b: Build, x: Node, ids: Node, weights: Node, layer: int) -> Node:
 
 def _experts(b: Build, x: Node, ids: Node, weights: Node, layer: int, n: int) -> Node:
     g, s, prefix = b.g, b.spec, f"blk.{layer}."
-    up = g.mul_mat_id(b.w[f"{prefix}ffn_up_exps.weight"], x, ids)
-    gate = g.mul_mat_id(b.w[f"{prefix}ffn_gate_exps.weight"], x, ids)
-    down = g.mul_mat_id(b.w[f"{prefix}ffn_down_exps.weight"], g.swiglu_split(gate, up), ids)
+    names = (f"{prefix}ffn_gate_exps.weight", f"{prefix}ffn_up_exps.weight")
+    joint = b.w.merged.get(names)
+    if joint is not None and n >= JOINT_EXPERT_ROWS:
+        active = g.swiglu(g.mul_mat_id(joint, x, ids))
+    else:
+        gate, up = (b.w[name] for name in names) if joint is None else _halves(b, joint)
+        raised = g.mul_mat_id(up, x, ids)
+        active = g.swiglu_split(g.mul_mat_id(gate, x, ids), raised)
+    down = g.mul_mat_id(b.w[f"{prefix}ffn_down_exps.weight"], active, ids)
     each = g.mul(down, weights)  # [hidden, k, rows]
     g.expand(each)
     views = []
@@ -315,6 +322,14 @@ def _experts(b: Build, x: Node, ids: Node, weights: Node, layer: int, n: int) ->
         total = g.add(total, view)
         g.expand(total)
     return total if len(views) > 1 else g.cont(total)
+
+
+def _halves(b: Build, joint: Node) -> tuple[Node, Node]:
+    """Gate and up [hidden, width, experts] as windows on experts that hold both behind each other."""
+    shape = (b.spec.hidden, b.spec.expert_width, b.spec.experts)
+    row, expert = joint.contents.nb[1], joint.contents.nb[2]
+    first, second = (b.g.view(joint, shape, (row, expert), offset) for offset in (0, expert // 2))
+    return first, second
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from clover_local.model.spec import CONV_TAPS, MAX_ROWS, RIGHT_TAPS, Spec
 from clover_local.model.weights import Weights
 
 NODES_PER_LAYER = 160
+NODES_PER_CHUNK = 16  # of expert products, and as many again per two experts used
 NODES_BESIDE = 256
 PREVIEW_TAPS = 9  # a kernel size ggml has on every device; the outer two taps are zeros
 FORBIDDEN = -1e30
@@ -207,9 +208,12 @@ class Model:
 def build_pass(model: Model, key: PassKey) -> Pass:
     """Build and allocate the graph of a pass."""
     spec, n = model.spec, key.rows
-    g = Graph(NODES_PER_LAYER * spec.layers + NODES_BESIDE)
-    inputs = Inputs(g.input("i32", n), g.input("i32", 4 * n), g.input("i64", n), g.input("f16", key.kv, n))
-    b = Build(g, spec, model.weights, n, model.moe_chunk)
+    chunk = model.moe_chunk if n <= MAX_ROWS else None  # many rows share experts: one product is faster
+    chunks = -(-n // chunk) if chunk else 1
+    per_layer = NODES_PER_LAYER + chunks * (NODES_PER_CHUNK + 2 * spec.experts_used)
+    g = Graph(per_layer * spec.layers + NODES_BESIDE)
+    inputs = Inputs(g.input("i32", n), g.input("i32", n), g.input("i64", n), g.input("f16", key.kv, n))
+    b = Build(g, spec, model.weights, n, chunk)
     x = g.get_rows(model.weights["token_embd.weight"], inputs.tokens)
     for layer in range(spec.layers):
         x = _layer(b, model, key, inputs, x, layer)

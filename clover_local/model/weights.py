@@ -1,7 +1,7 @@
 """Every tensor of the network: which ones there must be, and where they lie on the device."""
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ MERGES: tuple[tuple[str, ...], ...] = (
     ("ssm_alpha.weight", "ssm_beta.weight"),
     ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
     ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
+    ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
 )
 """Matrices of one layer that meet the same input and may lie behind each other as one (fewer kernels)."""
 HALVED = ("ffn_gate_inp.weight", "ssm_alpha.weight")
@@ -163,6 +164,16 @@ def _merge_plan(infos: dict[str, TensorInfo]) -> dict[tuple[str, ...], list[Tens
     return plan
 
 
+def _interleave(group: list[TensorInfo]) -> Iterator[tuple[int, TensorInfo, int, int]]:
+    """(target, tensor, source, size) in bytes: matrix by matrix (expert by expert) the parts side by side."""
+    target = 0
+    for index in range(group[0].shape[2] if len(group[0].shape) == 3 else 1):
+        for info in group:
+            size = info.nbytes // (info.shape[2] if len(info.shape) == 3 else 1)
+            yield target, info, index * size, size
+            target += size
+
+
 def _upload(
     file: GgufFile, infos: dict[str, TensorInfo], backend: Backend, progress: Progress | None
 ) -> Weights:
@@ -170,36 +181,34 @@ def _upload(
     inside = {info.name for group in plan.values() for info in group}
     context = Context(2 * len(infos))
     nodes: dict[str, Node] = {}
-    copies: list[tuple[Node, int, TensorInfo]] = []
+    copies: list[tuple[Node, int, TensorInfo, int, int]] = []
     for name, info in infos.items():
         if info.name not in inside:
             nodes[name] = context.tensor(info.type.name, *_trim(info.shape), name=name)
-            copies.append((nodes[name], 0, info))
+            copies.append((nodes[name], 0, info, 0, info.nbytes))
     merged: dict[tuple[str, ...], Node] = {}
     for names, group in plan.items():
         rows = sum(info.shape[1] for info in group)
-        merged[names] = context.tensor(group[0].type.name, group[0].shape[0], rows, name=f"{names[0]}+")
-        offset = 0
-        for info in group:
-            copies.append((merged[names], offset, info))
-            offset += info.nbytes
+        shape = (group[0].shape[0], rows, *group[0].shape[2:])
+        merged[names] = context.tensor(group[0].type.name, *shape, name=f"{names[0]}+")
+        copies += [(merged[names], *place) for place in _interleave(group)]
     half = {}
     for name, node in [*nodes.items(), *((names[0], node) for names, node in merged.items())]:
         if name.split(".", 2)[-1] in HALVED and node.contents.type == tensor_type("f32").id:
             half[name] = context.tensor("bf16", *node.contents.ne[:2], name=f"{name}.bf16")
     buffer = Buffer(context, backend, weights=True)
-    done, total = 0, sum(info.nbytes for _, _, info in copies)
-    for node, offset, info in copies:
+    done, total = 0, sum(size for *_, size in copies)
+    for node, target, info, source, size in copies:
         data = file.array(info.name)
-        for start in range(0, info.nbytes, UPLOAD_CHUNK):
-            part = data[start : start + UPLOAD_CHUNK]
-            upload(node, part, offset + start)
+        for start in range(0, size, UPLOAD_CHUNK):
+            part = data[source + start : source + min(start + UPLOAD_CHUNK, size)]
+            upload(node, part, target + start)
             done += len(part)
             if progress is not None:
                 progress(done, total)
     for name, node in half.items():
-        source = [info for names, group in plan.items() if names[0] == name for info in group]
-        values = [file.array(info.name).view(np.float32) for info in source or [infos[name]]]
+        own = [info for names, group in plan.items() if names[0] == name for info in group]
+        values = [file.array(info.name).view(np.float32) for info in own or [infos[name]]]
         upload(node, quantize("bf16", np.concatenate(values).reshape(-1, node.contents.ne[0])))
     parts = {names: tuple(info.shape[1] for info in group) for names, group in plan.items()}
     return Weights(nodes, merged, parts, half, buffer, context)

@@ -299,7 +299,7 @@ class Engine:
         key, past, n, send = one.key, self.n_past, len(tokens), self._model.backend.send
         places = np.arange(past, past + n)
         send(one.inputs.tokens, np.asarray(tokens, np.int32))
-        send(one.inputs.positions, np.concatenate([places, places, places, 0 * places]).astype(np.int32))
+        send(one.inputs.positions, places.astype(np.int32))
         send(one.inputs.kv_rows, places.astype(np.int64))
         mask = np.full((n, key.kv), -np.inf, np.float16)
         mask[:, :past] = 0
