@@ -144,6 +144,12 @@ class Engine:
             "graphs": sum(one.bytes for one in self._passes.values()),
         }
 
+    @property
+    def graph_nodes(self) -> dict[tuple[str, int], int]:
+        """Nodes of the graphs built so far, by kind of pass and rows; the latest of several."""
+        sizes = {(str(key.kind), key.rows): one.graph.size for key, one in self._passes.items()}
+        return sizes | {("commit", rows): graph.size for rows, graph in self._commits.items()}
+
     def reset(self) -> None:
         """Forget everything that was committed."""
         self._model.backend.synchronize()

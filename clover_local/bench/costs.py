@@ -1,0 +1,129 @@
+"""What a pass costs here: milliseconds by kind and rows, its nodes, the bytes it reads of the weights."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from statistics import median
+
+import numpy as np
+
+from clover_local.ggml.backend import Backend, choose_device, upload
+from clover_local.ggml.graph import Graph
+from clover_local.model.spec import Spec
+from clover_local.runtime.engine import Engine
+
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
+WARM, REPETITIONS = 3, 7
+PROMPT = 64
+_GRAPHS = {"plain": "store", "verify": "verify", "commit": "commit", "draft": "preview"}
+PROBE_ROWS, PROBE_COLUMNS = 65536, 4096  # an F16 matrix of 512 MiB, read once per product
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One kind of pass at one number of rows. `bytes` are the weights read if routing is uniform."""
+
+    kind: str  # plain, verify, commit, draft
+    rows: int
+    milliseconds: float
+    nodes: int | None
+    bytes: int | None
+
+    @property
+    def gigabytes_per_second(self) -> float | None:
+        return None if self.bytes is None else self.bytes / self.milliseconds / 1e6
+
+
+def measure(engine: Engine, *, seed: int = 0) -> Iterator[Cost]:
+    """Time every kind of pass on random tokens after a prompt of 64; medians of seven."""
+    spec, rng = engine.spec, np.random.default_rng(seed)
+
+    def words(count: int) -> list[int]:
+        return rng.integers(0, spec.vocab, count).tolist()
+
+    engine.reset()
+    engine.begin_response(None)
+    engine.prefill(words(PROMPT))
+    yield _cost(engine, "plain", 1, _median(lambda: engine.step(words(1)[0])))
+    for rows in ROWS:
+        engine.reset()
+        engine.prefill(words(PROMPT))
+        yield _cost(engine, "verify", rows, _median(partial(_verify, engine, words, rows)))
+        yield _cost(engine, "commit", rows, _median_commit(engine, partial(words, rows)))
+        if spec.mask_id is not None and spec.can_draft and rows > 1:
+            block = [*words(1), *[spec.mask_id] * (rows - 1)]
+            yield _cost(engine, "draft", rows, _median(partial(engine.preview, block, draft=True)))
+
+
+def _verify(engine: Engine, words: Callable[[int], list[int]], rows: int) -> None:
+    engine.verify(words(rows))
+
+
+def _cost(engine: Engine, kind: str, rows: int, milliseconds: float) -> Cost:
+    reads = None if kind == "commit" else weight_bytes(engine, rows)
+    nodes = engine.graph_nodes.get((_GRAPHS[kind], rows))
+    return Cost(kind, rows, milliseconds, nodes, reads)
+
+
+def _median(run: Callable[[], object]) -> float:
+    """Milliseconds of a call, the median after a few unmeasured ones."""
+    spent = []
+    for turn in range(WARM + REPETITIONS):
+        began = time.perf_counter()
+        run()
+        if turn >= WARM:
+            spent.append(time.perf_counter() - began)
+    return 1e3 * median(spent)
+
+
+def _median_commit(engine: Engine, words: Callable[[], list[int]]) -> float:
+    spent = []
+    for turn in range(WARM + REPETITIONS):
+        tokens = words()
+        engine.verify(tokens)
+        began = time.perf_counter()
+        engine.commit(len(tokens))
+        if turn >= WARM:
+            spent.append(time.perf_counter() - began)
+    return 1e3 * median(spent)
+
+
+def weight_bytes(engine: Engine, rows: int) -> int:
+    """Bytes of weights a pass of so many rows reads when every expert is as likely as any other.
+
+    Dense matrices once, embeddings one row each, and of E experts with k used the expected number of distinct
+    ones, E * (1 - (1 - k / E) ** rows).
+    """
+    spec = engine.spec
+    dense = experts = 0
+    for name, tensor in engine.file.tensors.items():
+        if name.endswith("_exps.weight"):
+            experts += tensor.nbytes
+        elif name == "token_embd.weight":
+            dense += rows * tensor.nbytes // spec.vocab
+        else:
+            dense += tensor.nbytes
+    return dense + round(experts * distinct_experts(spec, rows) / spec.experts)
+
+
+def distinct_experts(spec: Spec, rows: int) -> float:
+    """Expected distinct experts of a layer when every row picks its own uniformly."""
+    return spec.experts * (1.0 - (1.0 - spec.experts_used / spec.experts) ** rows)
+
+
+def read_bandwidth(device: str | None, threads: int | None) -> float:
+    """Gigabytes per second at which the device reads a 512 MiB F16 matrix in a matrix-vector product."""
+    backend, graph = Backend(choose_device(device), threads), Graph(4)
+    try:
+        matrix = graph.input("f16", PROBE_COLUMNS, PROBE_ROWS)
+        vector = graph.input("f32", PROBE_COLUMNS, 1)
+        graph.output(graph.mul_mat(matrix, vector))
+        graph.allocate(backend)
+        upload(vector, np.zeros(PROBE_COLUMNS, np.float32))
+        milliseconds = _median(graph.compute)
+    finally:
+        graph.free()
+        backend.close()
+    return prod((2, PROBE_COLUMNS, PROBE_ROWS)) / milliseconds / 1e6
