@@ -262,10 +262,19 @@ def moe(b: Build, x: Node, layer: int, coreset: "Coreset | None" = None) -> Node
     weights = g.reshape(g.div(g.reshape(weights, s.experts_used, b.rows), total), 1, s.experts_used, b.rows)
     g.expand(weights)
     routed = experts(b, x, ids, weights, layer)
-    gate, up = linear(b, x, f"{prefix}ffn_gate_shexp.weight", f"{prefix}ffn_up_shexp.weight")
-    shared = g.mul_mat(b.w[f"{prefix}ffn_down_shexp.weight"], g.swiglu_split(gate, up))
+    shared = g.mul_mat(b.w[f"{prefix}ffn_down_shexp.weight"], shared_hidden(b, x, layer))
     shared_gate = g.sigmoid(g.mul_mat(b.w[f"{prefix}ffn_gate_inp_shexp.weight"], x))
     return g.add(routed, g.mul(shared, shared_gate))
+
+
+def shared_hidden(b: Build, x: Node, layer: int) -> Node:
+    """silu(gate) * up of the shared expert [shared width, rows]."""
+    g, names = b.g, (f"blk.{layer}.ffn_gate_shexp.weight", f"blk.{layer}.ffn_up_shexp.weight")
+    joint = b.w.merged.get(names)
+    if joint is None or b.rows > 1:
+        return g.swiglu_split(*linear(b, x, *names))
+    gate, up = _halves(b, joint, (b.spec.hidden, b.spec.shared_width))  # one row: ggml fuses all three
+    return g.swiglu_split(g.mul_mat(gate, x), g.mul_mat(up, x))
 
 
 def route(b: Build, router: Node) -> tuple[Node, Node]:
@@ -307,9 +316,9 @@ def _experts(b: Build, x: Node, ids: Node, weights: Node, layer: int, n: int) ->
     if joint is not None and n >= JOINT_EXPERT_ROWS:
         active = g.swiglu(g.mul_mat_id(joint, x, ids))
     else:
-        gate, up = (b.w[name] for name in names) if joint is None else _halves(b, joint)
-        raised = g.mul_mat_id(up, x, ids)
-        active = g.swiglu_split(g.mul_mat_id(gate, x, ids), raised)
+        shape = (s.hidden, s.expert_width, s.experts)
+        gate, up = (b.w[name] for name in names) if joint is None else _halves(b, joint, shape)
+        active = g.swiglu_split(g.mul_mat_id(gate, x, ids), g.mul_mat_id(up, x, ids))
     down = g.mul_mat_id(b.w[f"{prefix}ffn_down_exps.weight"], active, ids)
     each = g.mul(down, weights)  # [hidden, k, rows]
     g.expand(each)
@@ -324,11 +333,12 @@ def _experts(b: Build, x: Node, ids: Node, weights: Node, layer: int, n: int) ->
     return total if len(views) > 1 else g.cont(total)
 
 
-def _halves(b: Build, joint: Node) -> tuple[Node, Node]:
-    """Gate and up [hidden, width, experts] as windows on experts that hold both behind each other."""
-    shape = (b.spec.hidden, b.spec.expert_width, b.spec.experts)
-    row, expert = joint.contents.nb[1], joint.contents.nb[2]
-    first, second = (b.g.view(joint, shape, (row, expert), offset) for offset in (0, expert // 2))
+def _halves(b: Build, joint: Node, shape: tuple[int, ...]) -> tuple[Node, Node]:
+    """Gate and up as windows of a shape on matrices that hold both behind each other."""
+    strides, matrix = tuple(joint.contents.nb[1 : len(shape)]), joint.contents.nb[2]
+    first, second = (b.g.view(joint, shape, strides, offset) for offset in (0, matrix // 2))
+    b.g.expand(first)
+    b.g.expand(second)  # both before the products: ggml fuses them only when nothing lies between
     return first, second
 
 

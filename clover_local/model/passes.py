@@ -187,7 +187,7 @@ class Pass:
     next_ids: Node | None  # int32 [1, rows]: whose probability each row is asked for
     logits: Node  # float32 [vocab, rows], after the response processing
     ids: Node  # int32 [rows]
-    p: Node  # float32 [rows]
+    p: Node | None  # float32 [rows]; a step has none, a softmax of the vocabulary being 2 % of it
     entropy: Node | None
     next_p: Node | None
     bytes: int = 0
@@ -292,11 +292,12 @@ def _choose(b: Build, model: Model, key: PassKey, logits: Node, inputs: Inputs) 
         logits = _ramp(b, logits, model.constants.stops, processed.length_bias)
         logits = _ramp(b, logits, model.constants.think_end, processed.think_bias)
     logits = g.output(g.add(logits, model.constants.forbidden))
-    probabilities = g.soft_max(logits)
-    table = g.reshape(probabilities, 1, vocab, n)
     ids = g.output(g.argmax(logits))
-    p = g.output(g.get_rows(table, g.reshape(ids, 1, n)))
-    entropy = next_p = next_ids = None
+    p = entropy = next_p = next_ids = None
+    if key.kind is not Kind.STORE:
+        probabilities = g.soft_max(logits)
+        table = g.reshape(probabilities, 1, vocab, n)
+        p = g.output(g.get_rows(table, g.reshape(ids, 1, n)))
     if key.kind is Kind.VERIFY:
         next_ids = g.input("i32", 1, n)
         next_p = g.output(g.get_rows(table, next_ids))

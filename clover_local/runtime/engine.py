@@ -365,7 +365,7 @@ class Engine:
         backend = self._model.backend
         rows = Rows(
             ids=backend.fetch(one.ids, np.int32),
-            p=backend.fetch(one.p, np.float32),
+            p=np.full(1, np.nan, np.float32) if one.p is None else backend.fetch(one.p, np.float32),
             entropy=None if one.entropy is None else backend.fetch(one.entropy, np.float32),
             next_p=None if one.next_p is None else backend.fetch(one.next_p, np.float32),
             logits=logits,

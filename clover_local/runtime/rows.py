@@ -16,7 +16,7 @@ class Rows:
     """
 
     ids: np.ndarray  # int32, argmax
-    p: np.ndarray  # float32, its softmax probability at temperature 1
+    p: np.ndarray  # float32, its softmax probability at temperature 1; nan after a prefill or step
     entropy: np.ndarray | None  # float32, nats; verify passes only
     next_p: np.ndarray | None  # float32; verify passes only
     logits: Callable[[], np.ndarray]
