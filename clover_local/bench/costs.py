@@ -121,7 +121,8 @@ def read_bandwidth(device: str | None, threads: int | None) -> float:
         vector = graph.input("f32", PROBE_COLUMNS, 1)
         graph.output(graph.mul_mat(matrix, vector))
         graph.allocate(backend)
-        upload(vector, np.zeros(PROBE_COLUMNS, np.float32))
+        upload(matrix, np.ones((PROBE_ROWS, PROBE_COLUMNS), np.float16))  # untouched pages would be one page
+        upload(vector, np.ones(PROBE_COLUMNS, np.float32))
         milliseconds = _median(graph.compute)
     finally:
         graph.free()

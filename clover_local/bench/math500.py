@@ -154,10 +154,3 @@ def _opens_reasoning(model: Model, problem: Problem, thinking: bool | None) -> b
     """Whether the rendered prompt ends inside the reasoning, so that the answer holds no `<think>`."""
     prompt = model.render(_chat(problem), thinking=thinking)
     return prompt.rfind("<think>") > prompt.rfind("</think>")
-
-
-def regrade(records: Sequence[Record], grader: Grader) -> Iterator[Record]:
-    """Grade recorded answers again without running the model."""
-    for record in records:
-        verdict = grader.grade(record.text, record.gold, thinking=record.thinking)
-        yield replace(record, right=verdict.right, answer=verdict.answer, verdict=verdict.reason)

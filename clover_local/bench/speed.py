@@ -28,7 +28,7 @@ from clover_local.runtime.engine import Engine as RealEngine
 
 @dataclass(frozen=True)
 class Test:
-    """Reading `size` prompt tokens, or writing up to `size` in a mode; by stock or by us."""
+    """What is measured: `size` prompt tokens read, or up to `size` written in a mode; by stock or by us."""
 
     kind: str  # "pp" or "tg", as llama-bench names them
     size: int

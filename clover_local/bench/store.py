@@ -6,10 +6,12 @@ A run that was killed loses the answer it was writing and nothing else.
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 from clover_local.decoding.events import Stats
 from clover_local.errors import CloverError
@@ -112,12 +114,26 @@ def read_run(path: Path) -> tuple[Header, list[Record]]:
     return header, records
 
 
-def rewrite(path: Path, header: Header, records: Iterable[Record]) -> None:
-    """Replace a run's answers (after grading them again), in one step."""
-    line = {"clover_bench": FORMAT, "fixed": header.fixed, "about": header.about}
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(_line(line) + b"".join(_line(asdict(record)) for record in records))
-    partial.replace(path)
+def folder() -> Path:
+    """Where runs are kept unless a file is named."""
+    return Path(platformdirs.user_data_dir("clover-local")) / "bench"
+
+
+def new_path(header: Header) -> Path:
+    """A file for a new run: its set, what must agree, and the time."""
+    began = time.strftime("%Y%m%d-%H%M%S")
+    return folder() / f"{header.fixed['set']}-{header.key}-{began}-{os.getpid()}.jsonl"
+
+
+def unfinished(header: Header) -> Path:
+    """The latest run with the same settings; raises CloverError when there is none."""
+    found = sorted(folder().glob(f"{header.fixed['set']}-{header.key}-*.jsonl"))
+    if not found:
+        raise CloverError(
+            f"no run with these settings is kept in {folder()}",
+            hint="start one without --resume, or name its file with --run FILE",
+        )
+    return found[-1]
 
 
 def _read(path: Path) -> tuple[Header, list[Record], int]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clover_local.bench.store import Header, Record, RunFile, read_run, rewrite
+from clover_local.bench.store import Header, Record, RunFile, new_path, read_run, unfinished
 from clover_local.decoding.events import Stats
 from clover_local.errors import CloverError
 
@@ -74,10 +74,11 @@ def test_a_file_that_is_no_run_is_refused_with_its_name(tmp_path: Path, content:
         read_run(tmp_path / "missing.jsonl")
 
 
-def test_rewriting_keeps_the_header(tmp_path: Path) -> None:
-    run = RunFile.create(tmp_path / "run.jsonl", HEADER)
-    run.append(record("p1"))
-    run.close()
-    rewrite(run.path, HEADER, [record("p1", text="regraded")])
-    assert read_run(run.path) == (HEADER, [record("p1", text="regraded")])
-    assert [p.name for p in tmp_path.iterdir()] == ["run.jsonl"]
+def test_a_cut_off_run_is_found_by_its_settings() -> None:
+    header = Header({"set": "demo", "threads": 2})
+    with pytest.raises(CloverError, match="no run with these settings"):
+        unfinished(header)
+    path = new_path(header)
+    RunFile.create(path, header).close()
+    RunFile.create(new_path(Header({"set": "demo", "threads": 3})), header).close()
+    assert unfinished(header) == path
