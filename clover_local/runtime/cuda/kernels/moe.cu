@@ -174,11 +174,11 @@ KERNEL(moe_gate_up, 256, ExpertArgs) {
 // residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows; its warps share the
 // (expert, step) pairs and are added up in a fixed order.
 KERNEL(moe_down, 256, ExpertArgs) {
-    __shared__ float sums[8][16][COLUMNS];
+    __shared__ float sums[8][16 * COLUMNS];
     wait_for_previous();
     const Route& route = *a.route;
     int row0 = 16 * blockIdx.x, warp = warp_id(), g = lane_id() >> 2, t = lane_id() & 3, steps = (a.width + 255) / 256;
-    for (int i = lane_id(); i < 16 * COLUMNS; i += 32) sums[warp][0][i] = 0;
+    for (int i = lane_id(); i < 16 * COLUMNS; i += 32) sums[warp][i] = 0;
     __syncwarp();
     for (int item = warp; item < route.count * steps; item += 8) {
         int entry = item / steps, e = route.expert[entry], first = route.first[entry], count = route.first[entry + 1] - first;
@@ -191,7 +191,9 @@ KERNEL(moe_down, 256, ExpertArgs) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 int column = 8 * i + 2 * t + c % 2;
-                if (column < count) sums[warp][g + 8 * (c / 2)][route.row[first + column]] += route.weight[first + column] * acc[i][c];
+                if (column >= count) continue;
+                int at = (g + 8 * (c / 2)) * COLUMNS + route.row[first + column];
+                sums[warp][at] += route.weight[first + column] * acc[i][c];
             }
         __syncwarp();
     }
@@ -201,7 +203,7 @@ KERNEL(moe_down, 256, ExpertArgs) {
         if (row0 + row >= a.hidden) continue;
         float v = 0;
 #pragma unroll
-        for (int w = 0; w < 8; w++) v += sums[w][row][r];
+        for (int w = 0; w < 8; w++) v += sums[w][row * COLUMNS + r];
         a.residual[(size_t)r * a.hidden + row0 + row] += v;
     }
 }
