@@ -23,6 +23,7 @@ MIGRATIONS = (
         role TEXT NOT NULL CHECK (role IN ('user', 'assistant')),
         content TEXT NOT NULL,
         reasoning TEXT NOT NULL DEFAULT '',
+        thought INTEGER NOT NULL DEFAULT 0,
         state TEXT NOT NULL CHECK (state IN ('writing', 'done', 'stopped', 'length', 'context', 'broken')),
         created REAL NOT NULL,
         touched REAL NOT NULL,

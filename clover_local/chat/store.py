@@ -138,6 +138,7 @@ class Store:
         content: str,
         *,
         reasoning: str = "",
+        thought: int = 0,
         state: State = "done",
         model: str = "",
         settings: dict[str, object] | None = None,
@@ -147,10 +148,10 @@ class Store:
         now = time.time()
         with self._write() as db:
             cursor = db.execute(
-                "INSERT INTO messages (chat, parent, role, content, reasoning, state, created, touched,"
-                " model, settings, stats) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO messages (chat, parent, role, content, reasoning, thought, state,"
+                " created, touched, model, settings, stats) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    chat, parent, role, content, reasoning, state, now, now, model,
+                    chat, parent, role, content, reasoning, thought, state, now, now, model,
                     json.dumps(settings or {}), json.dumps(asdict(stats or Stats())),
                 ),
             )  # fmt: skip
@@ -160,15 +161,30 @@ class Store:
         return _message(row)
 
     def write_answer(
-        self, message: int, content: str, reasoning: str, state: State, stats: Stats | None = None
+        self,
+        message: int,
+        content: str,
+        reasoning: str,
+        state: State,
+        stats: Stats | None = None,
+        thought: int = 0,
     ) -> None:
         """Store an answer as it stands."""
+        figures = json.dumps(asdict(stats or Stats()))
         with self._write() as db:
             db.execute(
-                "UPDATE messages SET content = ?, reasoning = ?, state = ?, stats = ?, touched = ?"
-                " WHERE id = ?",
-                (content, reasoning, state, json.dumps(asdict(stats or Stats())), time.time(), message),
+                "UPDATE messages SET content = ?, reasoning = ?, thought = ?, state = ?, stats = ?,"
+                " touched = ? WHERE id = ?",
+                (content, reasoning, thought, state, figures, time.time(), message),
             )
+
+    def delete_message(self, message: int) -> None:
+        """Remove a message and what follows it; a branch that ended there ends at its parent."""
+        with self._write() as db:
+            row = db.execute("SELECT chat, parent FROM messages WHERE id = ?", (message,)).fetchone()
+            if row is not None:
+                db.execute("UPDATE chats SET leaf = ? WHERE id = ? AND leaf = ?", (row[1], row[0], message))
+                db.execute("DELETE FROM messages WHERE id = ?", (message,))
 
     def find(self, text: str, limit: int = 100) -> list[Found]:
         """Messages that hold `text`, newest first, letter case ignored for ASCII."""
@@ -179,7 +195,7 @@ class Store:
             " WHERE content LIKE ? ESCAPE '\\' ORDER BY messages.id DESC LIMIT ?",
             (pattern, limit),
         )
-        return [Found(*row[:4], _excerpt(row[4], text)) for row in rows]
+        return [Found(*(*row[:4], _excerpt(row[4], text))) for row in rows]
 
     def questions(self, limit: int = 200) -> list[str]:
         """What was asked last, oldest first, each text once: the composer's history."""
@@ -207,11 +223,13 @@ class Store:
 
 
 _CHAT = "id, title, system, created, updated, leaf, first"
-_MESSAGE = "id, chat, parent, role, content, reasoning, state, created, touched, model, settings, stats"
+_MESSAGE = (
+    "id, chat, parent, role, content, reasoning, thought, state, created, touched, model, settings, stats"
+)
 
 
 def _message(row: tuple) -> Message:
-    return Message(*row[:10], json.loads(row[10]), stats_from(json.loads(row[11])))
+    return Message(*(*row[:11], json.loads(row[11]), stats_from(json.loads(row[12]))))
 
 
 def stats_from(data: dict[str, object]) -> Stats:

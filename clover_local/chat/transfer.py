@@ -98,6 +98,7 @@ def _restore_messages(entry: dict, store: Store, chat: Chat) -> None:
             m["role"],
             m["content"],
             reasoning=m["reasoning"],
+            thought=m["thought"],
             state=m["state"],
             model=m["model"],
             settings=m["settings"],

@@ -20,6 +20,8 @@ class Message:
     role: Literal["user", "assistant"]
     content: str
     reasoning: str = ""
+    thought: int = 0
+    """Tokens of the reasoning."""
     state: State = "done"
     created: float = 0.0
     touched: float = 0.0
@@ -35,6 +37,14 @@ def path(messages: Mapping[int, Message], leaf: int | None) -> list[Message]:
         out.append(messages[leaf])
         leaf = messages[leaf].parent
     return out[::-1]
+
+
+def alternatives(messages: Mapping[int, Message]) -> dict[int, tuple[int, int]]:
+    """Of every message, which of how many alternatives it is, counted from 1 and oldest first."""
+    families: dict[int | None, list[int]] = {}
+    for id in sorted(messages):
+        families.setdefault(messages[id].parent, []).append(id)
+    return {id: (n, len(family)) for family in families.values() for n, id in enumerate(family, 1)}
 
 
 def siblings(messages: Mapping[int, Message], message: int) -> list[int]:
