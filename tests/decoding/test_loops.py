@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from decoding.fake import EOS, MASK, VOCAB, FakeEngine, FakeSpec, rows_of
+from tests.decoding.fake import EOS, MASK, VOCAB, FakeEngine, FakeSpec, rows_of
 
 from clover_local.decoding.answer import Answer, Meter
 from clover_local.decoding.denoise import to_fix

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from decoding.fake import rows_of
+from tests.decoding.fake import rows_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
