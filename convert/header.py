@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clover_local.errors import ModelError
+
 ALIGNMENT = 32
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
@@ -76,7 +78,10 @@ def build(keys: Iterable[tuple[str, Key]], slots: Sequence[Slot]) -> Header:
 
 
 def _text(text: str) -> bytes:
-    raw = text.encode()
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(f"the text {text[:40]!r} of the checkpoint is not valid Unicode") from error
     return struct.pack("<Q", len(raw)) + raw
 
 

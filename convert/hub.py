@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from huggingface_hub import HfApi, hf_hub_download, snapshot_download, try_to_load_from_cache
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 from huggingface_hub.errors import (
@@ -57,14 +57,16 @@ class HubSource:
         """Fetch everything but the weights; offline, what the cache holds must be complete."""
         name = repo.rpartition("/")[2]
         if HF_HUB_OFFLINE:
-            folder = Path(_asked(repo, lambda: snapshot_download(repo, local_files_only=True)))
-            return LocalSource.open(folder, name, repo)
+            return LocalSource.open(_cached_folder(repo), name, repo)
         disable_progress_bars()  # the caller shows progress; two bars on one terminal garble each other
         info = _asked(repo, lambda: HfApi().model_info(repo, files_metadata=True))
         sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
         if info.sha is None or "config.json" not in sizes:
             raise ModelError(f"{repo} on the hub holds no config.json, so it is no checkpoint")
         get = partial(_download, repo, info.sha)
+        _asked(
+            repo, lambda: hf_hub_download(repo, "config.json")
+        )  # by no revision: marks it as the latest one
         folder = [get(small) for small in SMALL if small in sizes].pop().parent
         weight_map = read_index(folder / INDEX) if INDEX in sizes else _from_headers(repo, info.sha, sizes)
         absent = sorted(set(weight_map.values()) - sizes.keys())
@@ -105,6 +107,13 @@ class HubSource:
 
     def _cached(self, shard: str) -> object:
         return try_to_load_from_cache(self.repo, shard, revision=self.revision)
+
+
+def _cached_folder(repo: str) -> Path:
+    config = try_to_load_from_cache(repo, "config.json")
+    if not isinstance(config, str):
+        raise CloverError(f"{repo} is not in the cache and HF_HUB_OFFLINE is set", "download it while online")
+    return Path(config).parent
 
 
 def _download(repo: str, revision: str, name: str) -> Path:

@@ -59,30 +59,34 @@ def values(piece: Piece, config: Config, tensors: Tensors, first: int, count: in
     """
     part = piece.part
     rows_each = int(np.prod(part.source_shape[:-1], dtype=np.int64))
-    limit = np.float32(np.finfo(np.float32).max if piece.type.name in ("f32", "bf16") else F16_MAX)
     out = np.empty((count, part.row_length), np.float32)
     at = 0
     for source, start, length in runs(source_rows(part, config, first, count), rows_each):
         shard, entry = tensors.places[part.sources[source]]
         block = shard.rows(entry, start, length)
+        _check(shard, entry, block, piece)
         block = block if part.row.cols is None else block[:, part.row.cols(config)]
-        with np.errstate(all="ignore"):
-            block = block if part.row.value is None else part.row.value(block)
-            if not np.abs(block).max() <= limit:  # false for NaN too
-                raise _unfit(shard, entry, block, piece)
+        if part.row.value is not None:
+            with np.errstate(over="ignore"):
+                block = part.row.value(block)
+            _check(shard, entry, block, piece)
         out[at : at + length] = block
         at += length
     return out
 
 
-def _unfit(shard: Shard, entry: Entry, block: np.ndarray, piece: Piece) -> ModelError:
-    if np.isfinite(block).all():
-        return ModelError(
-            f"{shard.path}: tensor {entry.name} holds {np.abs(block).max():.4g}, beyond {piece.type.name}",
-            f"keep it in bf16: --tensor '{piece.name}=bf16'",
+def _check(shard: Shard, entry: Entry, block: np.ndarray, piece: Piece) -> None:
+    limit = np.float32(np.finfo(np.float32).max if piece.type.name in ("f32", "bf16") else F16_MAX)
+    peak = np.abs(block).max()
+    if peak <= limit:
+        return
+    if not np.isfinite(peak):
+        raise ModelError(
+            f"{shard.path}: tensor {entry.name} holds NaN or infinite values", "the file is damaged"
         )
-    return ModelError(
-        f"{shard.path}: the tensor {entry.name} holds NaN or infinite values", "the file is damaged"
+    raise ModelError(
+        f"{shard.path}: tensor {entry.name} holds {peak:.4g}, beyond {piece.type.name}",
+        f"keep it in bf16: --tensor '{piece.name}=bf16'",
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes small random checkpoints in Hugging Face layout, byte by byte, so that tests can bend any part of one."""
+"""Writes small random checkpoints in Hugging Face layout, byte by byte, so that tests can bend any part."""
 
 import json
 from collections.abc import Mapping

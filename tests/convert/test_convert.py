@@ -1,7 +1,6 @@
 """Whole conversions: values, types, bytes, and what stock llama.cpp makes of the file."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -219,7 +218,7 @@ def test_the_model_card_gives_licence_and_base(small: Path, tmp_path: Path) -> N
     try:
         keys = GgufFile.open(done(small, tmp_path / "out.gguf")).keys
     finally:
-        os.unlink(small / "README.md")
+        (small / "README.md").unlink()
     assert keys["general.license"] == "apache-2.0"
     assert keys["general.base_model.0.repo_url"] == "https://huggingface.co/Qwen/Qwen3.6-35B-A3B"
     assert (keys["general.base_model.0.organization"], keys["general.name"]) == ("Qwen", "model")

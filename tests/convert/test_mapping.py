@@ -107,8 +107,9 @@ def test_missing_and_unknown_tensors_are_named_together(config: Config) -> None:
     with pytest.raises(ModelError) as error:
         match_names(config, names)
     assert str(error.value) == (
-        "the checkpoint lacks 2 tensors: model.layers.1.linear_attn.A_log, model.layers.3.self_attn.q_norm.weight"
-        " and holds the unknown tensor model.layers.0.mlp.surprise.weight"
+        "the checkpoint lacks 2 tensors: model.layers.1.linear_attn.A_log, "
+        "model.layers.3.self_attn.q_norm.weight and holds the unknown tensor "
+        "model.layers.0.mlp.surprise.weight"
     )
 
 

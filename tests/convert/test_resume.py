@@ -1,4 +1,4 @@
-"""Half-done work is invisible or resumable: kills, full disks, other settings, and what never is overwritten."""
+"""Half-done work is invisible or resumable: kills, full disks, other settings, existing files."""
 
 import errno
 import json

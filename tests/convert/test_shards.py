@@ -1,4 +1,4 @@
-"""Safetensors shards: exact values, a sentence for every fault, and no crash or large allocation on any header."""
+"""Safetensors shards: exact values, a sentence for every fault, no crash or large allocation."""
 
 import json
 import tracemalloc
