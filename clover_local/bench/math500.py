@@ -5,12 +5,12 @@ take turns at going first, so that a machine that slows down slows all of them.
 """
 
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clover_local.api import Model
-from clover_local.bench import machine
+from clover_local.bench import machine, options
 from clover_local.bench.grading import Grader
 from clover_local.bench.store import Header, Record
 from clover_local.bench.tasks import Problem, ProblemSet
@@ -91,7 +91,7 @@ def warm(model: Model, plan: Plan) -> None:
     for mode in plan.modes:
         settings = replace(plan.settings, mode=mode, max_tokens=min(WARM_TOKENS, plan.settings.max_tokens))
         model.engine.reset()
-        for _ in model.generate(_chat(plan.problems.problems[0]), settings, thinking=plan.thinking):
+        for _ in model.generate(_ids(model, plan, plan.problems.problems[0])[0], settings):
             pass
 
 
@@ -104,18 +104,21 @@ def run(
             yield from _answer(model, plan, grader, problem, mode)
 
 
-def _chat(problem: Problem) -> Sequence[dict[str, Any]]:
-    return [{"role": "user", "content": problem.prompt}]
+def _ids(model: Model, plan: Plan, problem: Problem) -> tuple[list[int], bool]:
+    """The prompt's tokens, and whether it ends inside the reasoning (the answer then holds no `<think>`)."""
+    prompt = options.render(model, problem, plan.thinking)
+    return model.tokenizer.encode(prompt), prompt.rfind("<think>") > prompt.rfind("</think>")
 
 
 def _answer(
     model: Model, plan: Plan, grader: Grader, problem: Problem, mode: Mode
 ) -> Iterator[Live | Record]:
     settings = replace(plan.settings, mode=mode)
+    prompt, opened = _ids(model, plan, problem)
     model.engine.reset()
     began = shown = time.perf_counter()
     decoding, pieces, count, end = began, [], 0, None
-    for event in model.generate(_chat(problem), settings, thinking=plan.thinking):
+    for event in model.generate(prompt, settings):
         if isinstance(event, Tokens):
             now = time.perf_counter()
             if not count:
@@ -129,7 +132,6 @@ def _answer(
             end = event
     assert end is not None, "an answer ends with Done"
     spent, text = time.perf_counter() - began, "".join(pieces)
-    opened = _opens_reasoning(model, problem, plan.thinking)
     verdict = grader.grade(text, problem.answer, thinking=opened)
     yield Record(
         problem=problem.id,
@@ -148,9 +150,3 @@ def _answer(
         answer=verdict.answer,
         verdict=verdict.reason,
     )
-
-
-def _opens_reasoning(model: Model, problem: Problem, thinking: bool | None) -> bool:
-    """Whether the rendered prompt ends inside the reasoning, so that the answer holds no `<think>`."""
-    prompt = model.render(_chat(problem), thinking=thinking)
-    return prompt.rfind("<think>") > prompt.rfind("</think>")

@@ -3,15 +3,18 @@
 import argparse
 from pathlib import Path
 
+from clover_local.api import Model, load, resolve
 from clover_local.bench import tasks
 from clover_local.errors import UsageError
+from clover_local.ggml.gguf import GgufFile
+from clover_local.model.spec import Spec
 
 
-def model_name(args: argparse.Namespace) -> str:
-    """The model asked for, however it was written."""
+def model_path(args: argparse.Namespace) -> Path:
+    """The file of the model asked for, however it was written."""
     if args.model and args.model_name:
         raise UsageError("the model is given twice, as MODEL and with --model")
-    return args.model or args.model_name or "demo"
+    return resolve(args.model or args.model_name or "demo", offline=args.offline)
 
 
 def problem_set(args: argparse.Namespace, name: str, *, limit: int | None = None) -> tasks.ProblemSet:
@@ -28,9 +31,25 @@ def problem_set(args: argparse.Namespace, name: str, *, limit: int | None = None
     )
 
 
+def load_model(args: argparse.Namespace, path: Path, needed: int) -> Model:
+    """The model with its tokenizer, with room for `needed` tokens unless --ctx-size says otherwise."""
+    return load(
+        str(path),
+        ctx=context(path, args.ctx_size, needed),
+        threads=args.threads,
+        device=args.device,
+        cache_type_k=args.cache_type_k,
+        cache_type_v=args.cache_type_v,
+        offline=args.offline,
+    )
+
+
 def context(path: Path, asked: int | None, needed: int) -> int:
     """Tokens of context to open a file with: what was asked for, else what is needed and possible."""
-    from clover_local.ggml.gguf import GgufFile
-    from clover_local.model.spec import Spec
-
     return asked or min(needed, Spec.from_gguf(GgufFile.open(path)).context_length)
+
+
+def render(model: Model, problem: tasks.Problem, thinking: bool | None) -> str:
+    """The text that asks a problem, by the model's chat template."""
+    messages = [{"role": "user", "content": problem.prompt}]
+    return model.template.render(messages, enable_thinking=thinking)

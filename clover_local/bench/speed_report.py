@@ -9,12 +9,16 @@ from clover_local.bench.render import number, percent, table
 from clover_local.bench.speed import Result, Test, baselines
 from clover_local.model.spec import Spec
 
+MODE_ORDER = ("plain", "self", "denoise")
 COST_KINDS = ("plain", "draft", "verify", "commit")
 
 
 def rows(about: Mapping[str, Any], results: dict[Test, Result]) -> list[dict[str, Any]]:
     """One flat row per test. Names and units follow llama-bench where it has the same figure."""
-    return [_row(about, test, result, results) for test, result in results.items()]
+    order = sorted(
+        results, key=lambda test: (test.kind, test.size, not test.stock, MODE_ORDER.index(test.mode))
+    )
+    return [_row(about, test, results[test], results) for test in order]
 
 
 def _row(about: Mapping[str, Any], test: Test, result: Result, results: dict[Test, Result]) -> dict[str, Any]:
@@ -52,7 +56,9 @@ def _pass_milliseconds(result: Result) -> dict[str, float] | None:
     if stats is None:
         return None
     return {
-        kind: 1e3 * stats.pass_seconds.get(kind, 0.0) / count for kind, count in stats.passes.items() if count
+        kind: 1e3 * stats.pass_seconds.get(kind, 0.0) / count
+        for kind, count in stats.passes.items()
+        if count and kind != "prefill"
     }
 
 

@@ -2,67 +2,223 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from clover_local.bench import costs, machine, profiles, render, speed, speed_report
+from clover_local.api import Model
+from clover_local.bench import costs, machine, options, profiles, render, speed, speed_report
 from clover_local.bench.simulate import Recorder
 from clover_local.bench.stock import Stock
-from clover_local.commands.bench import model_name, problem_set
 from clover_local.decoding.generate import generate
 from clover_local.decoding.settings import Settings
 from clover_local.errors import CloverError, UsageError
 from clover_local.ggml.backend import choose_device
-from clover_local.runtime.engine import Engine
+from clover_local.ggml.gguf import GgufFile
+from clover_local.runtime.engine import Engine, default_threads
 
 RANDOM_PROMPT = 64  # tokens of a random prompt that is answered
-TEXT_PROMPTS = 8  # problems answered, unless --limit says otherwise
-ROOM = 1.1  # of the file's size must be free on a GPU for a second copy, the baseline's
+TEXT_PROMPTS = 8  # problems answered in a repetition, unless --limit says otherwise
+TEXT_ROOM = 1024  # tokens kept free for a problem's text
+SECOND_COPY = 1.1  # times the file's size that must be free on a GPU for the baseline's own copy
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; see `clover bench speed --help`."""
-    path = resolve(model_name(args), offline=args.offline)
+    path = options.model_path(args)
     profile = profiles.load(args.accept_profile) if args.accept_profile else None
     _check(args, profile)
     with ExitStack() as stack:
-        engine = stack.enter_context(_open(args, path))
+        engine, model = _open(args, path)
+        stack.callback(engine.close)
         if args.costs:
-            return _print_costs(args, engine)
-        workload = _workload(args, engine, path)
-        settings = _settings(args)
-        stock, note = _stock(args, path, engine, stack)
-        bench = speed.Bench(engine, workload, settings, stock, profile)
+            _print_costs(args, engine)
+            return 0
+        workload = _workload(args, engine, model, profile)
+        bench = speed.Bench(engine, workload, _settings(args), profile=profile)
+        notes = []
+        if not args.no_stock:
+            bench.stock, why = _stock(args, path, engine)
+            notes.append(why)
+            if bench.stock is not None:
+                stack.enter_context(bench.stock)
         modes = args.mode if engine.spec.can_draft else ("plain",)
         if modes != args.mode:
-            note = f"the file holds no preview weights, so it runs one token at a time. {note}".strip()
-        tests = speed.tests(args.n_prompt, args.n_gen, modes, stock=stock is not None)
-        results = speed.collect(bench.run(tests, args.repetitions), _progress(args.repetitions))
+            notes.append("the file holds no preview weights, so it runs one token at a time")
+        tests = speed.tests(args.n_prompt, args.n_gen, modes, stock=bench.stock is not None)
+        results = speed.collect(bench.run(tests, args.repetitions), _progress(args.repetitions, len(tests)))
+        about = _about(args, engine, path, workload, profile, notes)
         if args.record_profile:
-            _record(args, engine, workload, settings, path)
-        about = _about(args, engine, path, workload, profile, note)
-    _print(args.output, about, speed_report.rows(about, results))
+            _record(args, bench, about)
+    _print_tests(args.output, about, speed_report.rows(about, results))
     return 0
 
 
 def _check(args: argparse.Namespace, profile: profiles.Profile | None) -> None:
-    if args.repetitions < 1:
-        raise UsageError("--repetitions must be at least 1")
-    if profile is not None and "denoise" in args.mode:
-        raise UsageError("--accept-profile simulates self-speculation, so --mode denoise makes no sense with it")
-    if profile is not None and args.record_profile:
-        raise UsageError("--record-profile needs real drafts, so --accept-profile makes no sense with it")
+    checks = (
+        (args.repetitions >= 1, "--repetitions must be at least 1"),
+        (args.n_gen >= 0 and all(n >= 0 for n in args.n_prompt), "--n-prompt and --n-gen cannot be negative"),
+        (args.n_gen != 1, "--n-gen must be at least 2: the first token belongs to the prompt"),
+        (
+            profile is None or "denoise" not in args.mode,
+            "--accept-profile simulates self-speculation, so it cannot be used with --mode denoise",
+        ),
+        (
+            profile is None or args.record_profile is None,
+            "--record-profile needs real drafts, so it cannot be used with --accept-profile",
+        ),
+    )
+    for holds, sentence in checks:
+        if not holds:
+            raise UsageError(sentence)
 
 
-def _open(args: argparse.Namespace, path: Path) -> Engine:
-    return Engine.open(
+def _open(args: argparse.Namespace, path: Path) -> tuple[Engine, Model | None]:
+    """The engine, and the model around it where the file has a vocabulary."""
+    needed = max(*args.n_prompt, TEXT_ROOM + args.n_gen, 2 * costs.PROMPT)
+    if GgufFile.open(path).keys.get("tokenizer.ggml.model") not in (None, "no_vocab"):
+        model = options.load_model(args, path, needed)
+        return model.engine, model
+    engine = Engine.open(
         path,
-        n_ctx=args.ctx_size or _context(path, args),
+        n_ctx=options.context(path, args.ctx_size, needed),
         threads=args.threads,
         device=args.device,
         kv_type_k=args.cache_type_k,
         kv_type_v=args.cache_type_v,
     )
+    return engine, None
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    return Settings(
+        accept=args.accept, draft_max=args.draft_max, policy=args.policy, threshold=args.threshold
+    )
+
+
+def _workload(
+    args: argparse.Namespace, engine: Engine, model: Model | None, profile: profiles.Profile | None
+) -> speed.Workload:
+    """The prompts that are answered: random tokens where the text means nothing, problems elsewhere."""
+    wanted = args.set
+    if wanted == "auto":
+        wanted = "random" if profile is not None or model is None else "demo"
+    if wanted == "random":
+        if args.record_profile:
+            raise UsageError("--record-profile needs real text, so --set random makes no sense with it")
+        return speed.random_workload(engine.spec.vocab, args.limit or 1, RANDOM_PROMPT)
+    if model is None:
+        raise UsageError(
+            f"{engine.file.path} has no vocabulary, so it cannot read problems; use --set random"
+        )
+    problems = options.problem_set(args, wanted, limit=TEXT_PROMPTS).problems
+    prompts = tuple(
+        tuple(model.tokenizer.encode(options.render(model, problem, args.think))) for problem in problems
+    )
+    return speed.Workload(f"{len(prompts)} problems of {wanted}", prompts, random=False)
+
+
+def _stock(args: argparse.Namespace, path: Path, engine: Engine) -> tuple[Stock | None, str]:
+    """The baseline beside our engine, or None and why not."""
+    device = choose_device(args.device)
+    need = SECOND_COPY * path.stat().st_size
+    if device.is_gpu and device.free < need:
+        return None, (
+            f"stock llama.cpp was left out: a second copy of the model needs {need / 2**30:.1f} GiB and "
+            f"{device.free / 2**30:.1f} are free"
+        )
+    try:
+        threads = args.threads or default_threads()
+        return Stock(path, n_ctx=engine.n_ctx, threads=threads, gpu=device.is_gpu), ""
+    except CloverError as problem:
+        return None, str(problem)
+
+
+def _progress(repetitions: int, tests: int) -> Callable[[int, speed.Test, speed.Sample], None]:
+    """A line of what was measured last, written over itself where stderr is a terminal."""
+    live, done = sys.stderr.isatty(), 0
+
+    def tell(repetition: int, test: speed.Test, sample: speed.Sample) -> None:
+        nonlocal done
+        done += 1
+        if not live:
+            return
+        party = "llama.cpp" if test.stock else test.mode if test.kind == "tg" else "clover"
+        what = f"{test.name} {party} {sample.speed:,.1f} t/s" if repetition else "warming up"
+        left = (repetitions + 1) * tests - done
+        print(f"\r\x1b[K{what}, {left} to go" if left else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _record(args: argparse.Namespace, bench: speed.Bench, about: dict[str, Any]) -> None:
+    """Write every prompt's answer once more, drafting and verifying always, and save how the drafts fared."""
+    recorder = Recorder(bench.engine)
+    settings = replace(bench.settings, mode="self", max_tokens=args.n_gen, policy="always")
+    for prompt in bench.workload.prompts:
+        bench.engine.reset()
+        for _ in generate(recorder, prompt, settings):
+            pass
+    path = Path(bench.engine.file.path)
+    name = f"{about['model_type']}: {bench.workload.name}"
+    identity = {"name": about["model_type"], "sha256": machine.file_sha256(path)}
+    kept = {"workload": bench.workload.name, "draft_max": settings.draft_max, "device": about["device"]}
+    recorder.recording.save(args.record_profile, name, identity, kept)
+    print(f"acceptance profile: {args.record_profile}", file=sys.stderr)
+
+
+def _about(
+    args: argparse.Namespace,
+    engine: Engine,
+    path: Path,
+    workload: speed.Workload,
+    profile: profiles.Profile | None,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """What llama-bench's columns say about a run, and what ours add."""
+    device = choose_device(args.device)
+    return {
+        "model_filename": path.name,
+        "model_type": str(engine.file.keys.get("general.name") or path.stem),
+        "model_size": sum(tensor.nbytes for tensor in engine.file.tensors.values()),
+        "model_n_params": sum(prod(tensor.shape) for tensor in engine.file.tensors.values()),
+        "backends": device.name,
+        "gpu_info": device.description if device.is_gpu else "",
+        "cpu_info": machine.host()["processor"],
+        "n_threads": args.threads or default_threads(),
+        "type_k": args.cache_type_k,
+        "type_v": args.cache_type_v,
+        "device": engine.device_name,
+        "n_ctx": engine.n_ctx,
+        "workload": workload.name,
+        "repetitions": args.repetitions,
+        "settings": {"accept": args.accept, "draft_max": args.draft_max, "policy": args.policy},
+        "simulated_acceptance": f"{profile.name} ({profile.note})" if profile else None,
+        "note": "; ".join(note for note in notes if note),
+        "versions": machine.versions(),
+    }
+
+
+def _print_tests(output: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    if output == "md":
+        print(speed_report.markdown(about, rows))
+    elif output == "json":
+        print(render.as_json({"clover_bench_speed": 1, **about, "tests": rows}))
+    else:
+        print(render.as_jsonl(rows) if output == "jsonl" else render.as_csv(rows))
+
+
+def _print_costs(args: argparse.Namespace, engine: Engine) -> None:
+    found = list(costs.measure(engine))
+    bandwidth = costs.read_bandwidth(args.device, args.threads or default_threads())
+    rows = speed_report.cost_rows(found, engine.spec, bandwidth)
+    if args.output == "md":
+        print(f"**{engine.spec.name}** on {engine.device_name}\n")
+        print(speed_report.cost_markdown(rows, bandwidth))
+    elif args.output == "json":
+        print(render.as_json({"clover_bench_costs": 1, "bandwidth_gb_per_s": bandwidth, "passes": rows}))
+    else:
+        print(render.as_jsonl(rows) if args.output == "jsonl" else render.as_csv(rows))

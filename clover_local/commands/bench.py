@@ -130,7 +130,11 @@ def _speed_arguments(parser: argparse.ArgumentParser) -> None:
         help="simulate acceptance for a model of random weights: math, code, prose, none or a recorded file",
     )
     add("--record-profile", type=Path, metavar="FILE", help="record how this model's drafts fare")
-    add("--thinking", action=argparse.BooleanOptionalAction, help="the template's switch for reasoning")
+    add(
+        "--think",
+        action=argparse.BooleanOptionalAction,
+        help="reason first, or not (default: the template's)",
+    )
     add("-o", "--output", choices=FORMATS, default="md")
 
 
@@ -153,22 +157,22 @@ def _modes(text: str) -> tuple[str, ...]:
 
 
 def _math500(args: argparse.Namespace) -> int:
-    from clover_local.bench import machine, math500
+    from clover_local.bench import machine, math500, options
     from clover_local.bench.grading import Grader
-    from clover_local.bench.loading import load_bench_model
+    from clover_local.runtime.engine import default_threads
 
     plan = _plan(args)
     with Grader(strict_units=plan.strict_units) as grader:
         grader.warm()  # it imports sympy while the model loads
-        model = load_bench_model(args, model_name(args), args.max_tokens + PROMPT_ROOM)
+        path = options.model_path(args)
+        model = options.load_model(args, path, args.max_tokens + PROMPT_ROOM)
         math500.check(plan, model)
-        identity = machine.model_identity(model.path)
-        options = {
+        engine = {
             "n_ctx": model.engine.n_ctx,
-            "threads": args.threads or model.threads,
+            "threads": args.threads or default_threads(),
             "kv": f"{args.cache_type_k}/{args.cache_type_v}",
         }
-        run = _open_run(args, math500.header(plan, model, identity, options))
+        run = _open_run(args, math500.header(plan, model, machine.model_identity(path), engine))
         finished = _answer_all(plan, model, grader, run)
     _print_report(run.header, run.records, args.output)
     if finished:
