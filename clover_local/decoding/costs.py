@@ -37,11 +37,12 @@ class Costs:
         self._seen: dict[tuple[CostKind, int], deque[float]] = {}
         self._tables: dict[CostKind, list[float]] = {}
 
-    def observe(self, kind: CostKind, rows: int, ms: float) -> None:
-        """Learn from one pass. The first of its shape may have built its graph, so it counts no more than
-        was expected of it."""
+    def observe(self, kind: CostKind, rows: int, ms: float, *, warm: bool = False) -> None:
+        """Learn from one pass. The first of a shape may have built its graph, so it counts no more than was
+        expected of it, unless the shape is `warm`.
+        """
         if (kind, rows) not in self._seen:
-            if kind != "plain" and self.known:
+            if not warm and self.known:
                 ms = min(ms, self.ms(kind, rows))
             self._seen[kind, rows] = deque(maxlen=_KEPT)
         self._seen[kind, rows].append(ms)

@@ -1,7 +1,7 @@
 """One answer: prefill the prompt, run the mode's loop, report every step as an event. Token ids only."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from clover_local.decoding.answer import Answer, Meter
 from clover_local.decoding.denoise import denoise
@@ -36,7 +36,7 @@ def generate(
     policy: Policy | None = None,
     progress: Callable[[int, int], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Prefill `prompt` (at least one token) on top of the engine's state and answer it.
 
     Yields Prefilled, then Block and Tokens, then Done. `cancelled` is asked between passes; `progress` hears

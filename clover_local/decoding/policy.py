@@ -106,19 +106,29 @@ class Policy:
     def learn(self, round: Round) -> None:
         """See Chooser."""
         plain_step = round.verified == 0
+        spent = self._spent(round)
         self.costs.observe(*(("plain", 1) if plain_step else ("verify", round.verified + 1)), round.ms)
         self._since_plain = 0 if plain_step else self._since_plain + 1
         if round.draft is not None:
             self._learn_draft(round, round.draft)
-        drafting = round.draft.ms if round.draft is not None else 0.0
         tokens, plain = 1 + round.accepted, self.costs.ms("plain", 1)
-        excess = drafting + (0.0 if plain_step else round.ms - tokens * plain)
+        excess = spent - (0.0 if plain_step else tokens * plain)
         self._remember(tokens, excess)
         if round.draft is None or round.draft.source != "preview":
             self._since_draft += 1
         else:
             self._since_draft = 0
             self._gap = self.FIRST_GAP if excess <= 0 else min(2 * self._gap, self.LAST_GAP)
+
+    def _spent(self, round: Round) -> float:
+        """Milliseconds to hold against drafting: a plain step counts as none, a hiccup (a graph built anew,
+        another program's turn) as no more than twice what was expected."""
+        spent = 0.0
+        if round.draft is not None and round.draft.source == "preview":
+            spent += min(round.draft.ms, 2 * self.costs.ms("draft", len(round.draft.ids) + 1))
+        if round.verified:
+            spent += min(round.ms, 2 * self.costs.ms("verify", round.verified + 1))
+        return spent
 
     def _learn_draft(self, round: Round, draft: Draft) -> None:
         judged = min(round.accepted + 1, round.verified)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from tests.decoding.fake import EOS, MASK, VOCAB, FakeEngine, FakeSpec, rows_of
 
 from clover_local.decoding.answer import Answer, Meter
 from clover_local.decoding.denoise import to_fix
@@ -14,6 +13,7 @@ from clover_local.decoding.sampling import Sampler
 from clover_local.decoding.settings import Settings
 from clover_local.decoding.speculative import accept_exact, accept_release, keeps
 from clover_local.errors import ContextFullError, UsageError
+from tests.decoding.fake import EOS, MASK, VOCAB, FakeEngine, FakeSpec, rows_of
 
 PROMPT = [3, 1, 4]
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.decoding.fake import rows_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -10,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 from clover_local.decoding.sampling import Sampler, distribution, draw
 from clover_local.decoding.settings import Settings
 from clover_local.errors import UsageError
+from tests.decoding.fake import rows_of
 
 # a coarse grid makes ties common
 LOGITS = hnp.arrays(np.float32, st.integers(1, 40), elements=st.integers(-12, 12).map(lambda i: i / 2))
