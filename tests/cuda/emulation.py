@@ -49,6 +49,7 @@ class Emulator:
 
     def __init__(self) -> None:
         self._blocks: dict[int, np.ndarray] = {}
+        self._sizes: dict[int, int] = {}
 
     def alloc(self, nbytes: int) -> int:
         raw = np.full(nbytes + 2 * GUARD + 256, 0xA5, np.uint8)
@@ -56,7 +57,7 @@ class Emulator:
         offset = start - raw.ctypes.data
         raw[offset : offset + nbytes] = 0
         self._blocks[start] = raw
-        self._sizes = {**getattr(self, "_sizes", {}), start: nbytes}
+        self._sizes[start] = nbytes
         return start
 
     def place(self, array: np.ndarray) -> int:

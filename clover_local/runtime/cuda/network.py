@@ -11,7 +11,7 @@ import numpy as np
 from clover_local.model.spec import Spec
 from clover_local.runtime.cuda import arguments as A
 
-MATRIX_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "q4_k": 12, "q5_k": 13, "q6_k": 14, "bf16": 30}
+MATRIX_TYPES = {"f32": 0, "f16": 1, "q5_0": 6, "q8_0": 8, "q4_k": 12, "q5_k": 13, "q6_k": 14, "bf16": 30}
 """Tensor types with a kernel, and ggml's ids of them."""
 LOGIT_SPLITS = 64
 GDN_HEADS = (32, 64, 128)
@@ -203,7 +203,7 @@ def expert_shape(spec: Spec, part: str) -> tuple[int, int]:
     return wide if part != "down" else (wide[1], wide[0])
 
 
-BLOCKS = {"f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210)}  # fmt: skip
+BLOCKS = {"f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q5_0": (32, 22), "q8_0": (32, 34), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210)}  # fmt: skip
 """Values and bytes of a block of each type with a kernel."""
 
 

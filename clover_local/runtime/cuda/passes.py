@@ -22,6 +22,8 @@ from clover_local.runtime.cuda.network import (
 WIDTHS = (8, 16, 32)
 TILE = 16  # output rows of a matrix tile
 NO_CORESET = 2.0
+RESIDENT = {8: 3, 16: 2, 32: 2}
+"""Blocks of the expert kernels that fit on a multiprocessor at a time, by width (their registers decide)."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,13 @@ def _dense(
         column += rows
     args = A.DenseArgs(segments, x, out, net.work.run, len(parts), k, ld, int(add))
     per_block = width // 8  # must be TILES in dense.cu
-    return Launch("dense", "dense", (-(-tile // per_block), 1), 256, args, values=_tiles(width))
+    values = _tiles(width, *(segment.type for segment in segments[: len(parts)]))
+    return Launch("dense", "dense", (-(-tile // per_block), 1), 256, args, values=values)
 
 
-def _tiles(width: int) -> tuple[tuple[str, int], ...]:
-    return (("NT", width // 8),)
+def _tiles(width: int, *types: int) -> tuple[tuple[str, int], ...]:
+    """Definitions for tile.cuh: the width in tiles of 8 rows and the set of matrix types."""
+    return (("NT", width // 8), ("TYPES", sum(1 << kind for kind in set(types))))
 
 
 def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) -> Iterator[Launch]:
@@ -166,14 +170,15 @@ def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch
     top_p = spec.coreset_top_p if preview and spec.coreset_top_p is not None else NO_CORESET
     args = A.RouteArgs(work.router, work.route, work.run, spec.experts, spec.experts_used, top_p)
     yield Launch("moe", "moe_route", (1, 1), A.MAX_EXPERTS, args, values=_tiles(width))
+    types = [_expert_types(net, prefix, part) for part in ("gate", "up", "down")]
     experts = A.ExpertArgs(
-        *net.experts[layer], *(_expert_types(net, prefix, part) for part in ("gate", "up", "down")),
+        *net.experts[layer], *types,
         work.h, work.act, work.x, work.route, work.run, spec.experts, spec.hidden, spec.expert_width,
     )  # fmt: skip
     entries = min(spec.experts, width * spec.experts_used) + 1
-    grid = min(entries * spec.expert_width // 32, 2 * net.processors)
-    yield Launch("moe", "moe_gate_up", (grid, 1), 256, experts, values=_tiles(width))
-    yield Launch("moe", "moe_down", (-(-spec.hidden // TILE), 1), 256, experts, values=_tiles(width))
+    grid = min(entries * spec.expert_width // 32, RESIDENT[width] * net.processors)
+    yield Launch("moe", "moe_gate_up", (grid, 1), 256, experts, values=_tiles(width, *types[0], *types[1]))
+    yield Launch("moe", "moe_down", (-(-spec.hidden // TILE), 1), 256, experts, values=_tiles(width, *types[2]))
 
 
 def _expert_types(net: Network, prefix: str, part: str) -> C.Array[C.c_int]:

@@ -1,5 +1,5 @@
 // ggml's quantized blocks as they lie in a file: one value, or one lane's registers of 256 values of a row.
-// Layouts: ggml-common.h (block_q4_K, block_q5_K, block_q6_K, block_q8_0).
+// Layouts: ggml-common.h (block_q4_K, block_q5_K, block_q6_K, block_q8_0, block_q5_0).
 #pragma once
 #include "common.cuh"
 
@@ -9,6 +9,7 @@ __device__ __forceinline__ int row_bytes(int type, int k) {
         case Q5_K: return k / 256 * 176;
         case Q6_K: return k / 256 * 210;
         case Q8_0: return k / 32 * 34;
+        case Q5_0: return k / 32 * 22;
         case F32: return k * 4;
         default: return k * 2;
     }
@@ -144,6 +145,35 @@ template <> struct Lane<Q8_0> {
     }
 };
 
+template <> struct Lane<Q5_0> {
+    static constexpr bool BY16 = false, MIN = false;
+    u32 q[16], high[8];  // nibbles and, for this lane's 8 values of each block, their fifth bits
+    float d[8];
+    __device__ __forceinline__ void load(const u8* row, int step, int t, int pairs) {
+        const u8* p = row + (size_t)step * 176;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (i >= 2 * pairs) break;
+            d[i] = load_half(p + 22 * i);
+            high[i] = p[22 * i + 2 + t];
+            q[2 * i] = load_word(p + 22 * i + 6 + 8 * (t & 1)) >> 4 * (t >> 1);
+            q[2 * i + 1] = load_word(p + 22 * i + 10 + 8 * (t & 1)) >> 4 * (t >> 1);
+        }
+    }
+    __device__ __forceinline__ void get(int j, Fragment& f) const {
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                u32 bits = (high[2 * j + s] >> 4 * h & 15) * 0x00204081 & 0x01010101;
+                u32 v = (q[4 * j + 2 * s + h] & 0x0f0f0f0f) | bits << 4;
+                f.words[s][h] = ((v | 0x80808080) - 0x10101010) ^ 0x80808080;  // minus 16 in every byte
+            }
+            f.scale[s][0] = d[2 * j + s];
+        }
+    }
+};
+
 // One value of a row, for the token embedding.
 __device__ inline float value_at(int type, const u8* row, int i) {
     int block = i / 256, r = i % 256, sub = r / 32, l = r % 32;
@@ -153,6 +183,11 @@ __device__ inline float value_at(int type, const u8* row, int i) {
     if (type == Q8_0) {
         const u8* p = row + (size_t)(i / 32) * 34;
         return load_half(p) * (i8)p[2 + i % 32];
+    }
+    if (type == Q5_0) {
+        const u8* p = row + (size_t)(i / 32) * 22;
+        int high = p[2 + l / 8] >> l % 8 & 1, low = p[6 + l % 16] >> 4 * (l / 16) & 15;
+        return load_half(p) * ((low | high << 4) - 16);
     }
     if (type == Q6_K) {
         const u8* p = row + (size_t)block * 210;

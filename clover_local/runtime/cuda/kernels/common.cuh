@@ -21,7 +21,7 @@ typedef unsigned long long u64;
 #endif
 
 constexpr int MAX_ROWS = 32;
-constexpr int F32 = 0, F16 = 1, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30;  // ggml's type ids
+constexpr int F32 = 0, F16 = 1, Q5_0 = 6, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30;  // ggml's type ids
 
 // What changes from one run of a graph to the next.
 struct Pass {

@@ -5,6 +5,9 @@
 #ifndef NT
 #define NT 1  // tiles of 8 activation rows: 1, 2 or 4
 #endif
+#ifndef TYPES
+#define TYPES -1  // bit i: the matrices may have ggml's type i; fewer types need fewer registers
+#endif
 constexpr int COLUMNS = 8 * NT;
 
 // Which activation row stands in which column, as one lane (4g+t) needs it.
@@ -139,15 +142,20 @@ __device__ __forceinline__ void multiply(float (&acc)[NT][4], int type, const u8
     int g = lane_id() >> 2, bytes = row_bytes(type, k), steps = (k + 255) / 256;
     const u8* lower = data + (size_t)min(row0 + g, rows - 1) * bytes;
     const u8* upper = data + (size_t)min(row0 + g + 8, rows - 1) * bytes;
-#define STEPS(call) for (int step = first; step < steps; step += stride) call(acc, lower, upper, step, k, x, columns); break
+#define STEPS(TYPE, call)                                                                                   \
+    case TYPE:                                                                                              \
+        if constexpr (TYPES >> TYPE & 1)                                                                    \
+            for (int step = first; step < steps; step += stride) call<TYPE>(acc, lower, upper, step, k, x, columns); \
+        break;
     switch (type) {
-        case Q4_K: STEPS(multiply_step<Q4_K>);
-        case Q5_K: STEPS(multiply_step<Q5_K>);
-        case Q6_K: STEPS(multiply_step<Q6_K>);
-        case Q8_0: STEPS(multiply_step<Q8_0>);
-        case F32: STEPS(multiply_step_float<F32>);
-        case F16: STEPS(multiply_step_float<F16>);
-        case BF16: STEPS(multiply_step_float<BF16>);
+        STEPS(Q4_K, multiply_step)
+        STEPS(Q5_K, multiply_step)
+        STEPS(Q6_K, multiply_step)
+        STEPS(Q8_0, multiply_step)
+        STEPS(Q5_0, multiply_step)
+        STEPS(F32, multiply_step_float)
+        STEPS(F16, multiply_step_float)
+        STEPS(BF16, multiply_step_float)
     }
 #undef STEPS
 }
