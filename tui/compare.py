@@ -47,7 +47,7 @@ class Side:
         self.mode = mode
         self.settings = replace(settings, mode=mode)
         self.ask = next(_ids)
-        self.entry = Entry(self.ask, "assistant", writing=True, activity="waits for its turn")
+        self.entry = Entry(self.ask, "assistant", name=mode, writing=True, activity="waits for its turn")
         self.meter = Meter()
         self.splitter = Splitter(False)
         self.stats: Stats | None = None
@@ -63,21 +63,19 @@ class Side:
             case Tokens(ids, _, _, text):
                 self.meter.add(len(ids))
                 self.entry.block = None
-                self.put(*self.splitter.feed(text), len(ids))
+                self.put(*self.splitter.feed(text))
             case Done(reason, stats):
-                self.put(*self.splitter.finish(), 0)
+                self.put(*self.splitter.finish())
                 self.stats, self.reason = stats, reason
                 self.entry.writing = False
                 self.entry.prose.finish()
                 self.entry.footer = footer(stats, self.mode)
 
-    def put(self, reasoning: str, answer: str, tokens: int) -> None:
+    def put(self, reasoning: str, answer: str) -> None:
         """Add text to the entry."""
         self.entry.reasoning += reasoning
         if answer:
             self.entry.prose.append(answer)
-        elif reasoning:
-            self.entry.thought_tokens += tokens
 
 
 class Compare(Screen[tuple[str, str, Side] | None]):
@@ -108,7 +106,6 @@ class Compare(Screen[tuple[str, str, Side] | None]):
         with Horizontal():
             for side in self.sides:
                 with Vertical(classes="side"):
-                    yield Static(side.mode, classes="title")
                     yield Transcript(id=f"{side.mode}-answer")
                     yield SpeedLine(id=f"{side.mode}-speed")
         yield Static(id="outcome")
@@ -131,8 +128,9 @@ class Compare(Screen[tuple[str, str, Side] | None]):
                 case Started(_, _, _, reasoning):
                     side.splitter = Splitter(reasoning)
                     side.entry.activity = "reads the question…"
-                case Reply(_, event):
+                case Reply(_, event, thought):
                     side.take(event)
+                    side.entry.thought_tokens += thought
                 case Failed(_, sentence):
                     self.trouble = sentence
                 case Overflow():

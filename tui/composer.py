@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
@@ -23,9 +24,8 @@ class Offers(OptionList, can_focus=False):
         """List the offers; none hides the list."""
         self.clear_options()
         width = max((len(o.label) for o in offers), default=0)
-        self.add_options(
-            [Option(f"{o.label:<{width}}   [dim]{o.help}[/dim]".replace("[text", r"\[text")) for o in offers]
-        )
+        for one in offers:
+            self.add_option(Option(Content.assemble(one.label.ljust(width + 3), (one.help, "dim"))))
         self.display = bool(offers)
         if offers:
             self.highlighted = 0

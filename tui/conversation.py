@@ -86,13 +86,10 @@ class Live:
     saved: float = 0.0
     stopping: bool = False
 
-    def add(self, text: str, tokens: int) -> None:
-        """Take in what the answer's newest tokens say."""
-        inside = self.splitter.inside
-        reasoning, answer = self.splitter.feed(text)
-        self._take(reasoning, answer)
-        if inside:
-            self.thought_tokens += tokens
+    def add(self, text: str, thought: int) -> None:
+        """Take in what the answer's newest tokens say, `thought` of which are reasoning."""
+        self._take(*self.splitter.feed(text))
+        self.thought_tokens += thought
 
     def finish(self) -> None:
         """Take in what the splitter still holds."""
@@ -301,10 +298,10 @@ class Conversation:
                 self.view.overflowed(report)
             case Failed(_, sentence):
                 self._end(live, "broken", sentence)
-            case Reply(_, event):
-                self._reply(live, event)
+            case Reply(_, event, thought):
+                self._reply(live, event, thought)
 
-    def _reply(self, live: Live, event: object) -> None:
+    def _reply(self, live: Live, event: object, thought: int) -> None:
         match event:
             case Prefilled():
                 live.meter.start()
@@ -314,7 +311,7 @@ class Conversation:
             case Tokens(ids, _, _, text):
                 live.meter.add(len(ids))
                 live.block = None
-                live.add(text, len(ids))
+                live.add(text, thought)
             case Done(reason, stats):
                 live.stats = stats
                 self._end(live, _STATES[reason], "")

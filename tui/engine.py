@@ -100,4 +100,4 @@ class EngineLink:
             self._receive(reports)
             spent = (self._loop.time() if self._loop else 0.0) - start
             # drawing that takes long is done less often, so that keys are answered in between
-            self._next = start + max(FRAME, 3 * spent)
+            self._next = start + min(max(FRAME, 3 * spent), 0.5)

@@ -37,6 +37,8 @@ class Entry:
     key: int
     role: str
     prose: Prose = field(default_factory=Prose)
+    name: str = ""
+    """Who speaks, if it is not You or Clover."""
     reasoning: str = ""
     thought_tokens: int = 0
     footer: tuple[str, ...] = ()
@@ -89,7 +91,7 @@ class Entry:
     def _head(self, palette: Palette) -> list[Line]:
         you = self.role == "user"
         style = palette.faint if self.dropped else palette.accent2 if you else palette.accent
-        text = Text("You" if you else "Clover", style + _BOLD)
+        text = Text(self.name or ("You" if you else "Clover"), style + _BOLD)
         if self.dropped:
             text.append("  no longer sent", palette.faint)
         if self.branch[1] > 1:

@@ -44,11 +44,10 @@ def footer(stats: Stats, mode: str) -> tuple[str, ...]:
     parts = [f"{stats.tokens_per_second:.1f} tok/s", f"{stats.tokens} tokens", f"{stats.seconds:.2f} s"]
     if mode:
         parts.append(mode)
-    if stats.rounds:
-        parts.append(f"{stats.tokens_per_round:.1f} tokens/round")
     if stats.acceptance is not None:
+        parts.append(f"{stats.tokens_per_round:.1f} tokens/round")
         parts.append(f"accepted {stats.acceptance:.0%}".replace("%", " %"))
-    elif mode.startswith("denoise") and stats.model_passes:
+    elif mode == "denoise":
         parts.append(f"{stats.tokens_per_pass:.1f} tokens/pass")
     return tuple(parts)
 

@@ -201,7 +201,7 @@ class ChatScreen(Screen[None]):
             case Died(reason, hint):
                 self._show_status(state="gone")
                 text = f"{reason[:1].upper()}{reason[1:]}. The chat is safe."
-                self.notify_about(Notice(f"{text} {hint or ''}".strip(), "error", "starts it again", restart))
+                self.notify_about(Notice(f"{text} {hint or ''}".strip(), "error", "restarts it", restart))
 
     def engine_starts(self, model: str) -> None:
         """An engine is being started."""

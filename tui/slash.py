@@ -209,7 +209,9 @@ class Slash:
         rows = [*table(message.stats), ("model", message.model)]
         about = self.screen.app.link.about
         rows += [
-            (f"memory: {name}", gigabytes(size)) for name, size in (about.memory if about else {}).items()
+            (f"memory: {name}", gigabytes(size))
+            for name, size in (about.memory if about else {}).items()
+            if size
         ]
         text = Text()
         for name, value in rows:

@@ -86,7 +86,7 @@ class Transcript(ScrollView, can_focus=True):
         """Show the newest text and follow it."""
         self._follow = True
         self._settle()
-        self.scroll_to(y=self.max_scroll_y, animate=False)
+        self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
 
     def to_entry(self, key: int) -> None:
         """Bring a message into view and choose it."""
@@ -96,7 +96,7 @@ class Transcript(ScrollView, can_focus=True):
         self.chosen = key
         self._follow = False
         for _ in range(4):  # drawing what is in view corrects guesses above, which moves the message
-            self.scroll_to(y=min(self._tops[at], self.max_scroll_y), animate=False)
+            self.scroll_to(y=min(self._tops[at], self.max_scroll_y), animate=False, force=True)
             before = self._tops[at]
             self._settle()
             if self._tops[at] == before:
@@ -169,7 +169,7 @@ class Transcript(ScrollView, can_focus=True):
         here = self.scroll_y
         self._measure()
         if above and not self._follow:
-            self.scroll_to(y=here + change, animate=False)
+            self.scroll_to(y=here + change, animate=False, force=True)
         return True
 
     def _measure_some(self) -> None:
@@ -265,7 +265,7 @@ class Transcript(ScrollView, can_focus=True):
             self.to_end()
         else:
             self._settle()
-            self.scroll_to(y=self._tops[at], animate=False)
+            self.scroll_to(y=self._tops[at], animate=False, force=True)
 
     def notify_style_update(self) -> None:
         """The theme may have changed."""

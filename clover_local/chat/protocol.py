@@ -143,6 +143,8 @@ class Reply:
 
     id: int
     event: Event
+    thought: int = 0
+    """Of the tokens in the event: how many belong to the reasoning, its closing mark included."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,24 @@
 """Telling an answer's reasoning from its text while it streams in."""
 
+from collections.abc import Sequence
+
 OPEN, CLOSE = "<think>", "</think>"
+
+
+class ThoughtCounter:
+    """Counts the tokens of the reasoning; `marks` are the ids of its two marks, None where unknown."""
+
+    def __init__(self, inside: bool, marks: tuple[int | None, int | None]) -> None:
+        self.inside = inside
+        self._open, self._close = marks
+
+    def count(self, ids: Sequence[int]) -> int:
+        """How many of the next tokens belong to the reasoning."""
+        n = 0
+        for id in ids:
+            n += self.inside or id == self._open
+            self.inside = id == self._open or (self.inside and id != self._close)
+        return n
 
 
 class Splitter:

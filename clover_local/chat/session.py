@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from clover_local.chat.protocol import Turn
+from clover_local.chat.reasoning import CLOSE, OPEN, ThoughtCounter
 from clover_local.decoding.events import Done, Event, Prefilled, Stats
 from clover_local.decoding.settings import Settings
 from clover_local.errors import ContextFullError
@@ -117,6 +118,12 @@ class Session:
         total = len(prompt.ids)
         for event in self.model.generate(rest, settings or Settings(), cancelled=cancelled):
             yield _whole(event, total=total, reused=reused, early=early)
+
+    def thought_counter(self, reasoning: bool) -> ThoughtCounter:
+        """A counter of reasoning tokens for an answer that begins inside the reasoning or not."""
+        ids = [self.model.tokenizer.encode(mark) for mark in (OPEN, CLOSE)]
+        first, last = (one[0] if len(one) == 1 else None for one in ids)
+        return ThoughtCounter(reasoning, (first, last))
 
     def count(self, turns: Sequence[Turn], *, thinking: bool | None = None) -> int:
         """Tokens the conversation takes before its answer begins."""

@@ -32,6 +32,7 @@ from clover_local.chat.protocol import (
     Request,
     Started,
 )
+from clover_local.decoding.events import Tokens
 from clover_local.errors import CloverError
 
 if TYPE_CHECKING:
@@ -132,7 +133,10 @@ def _answer(session: "Session", request: Request, inbox: Inbox, send: Callable[[
         return
     assert isinstance(request, Ask)
 
+    counter = session.thought_counter(False)
+
     def started(prompt: "Prompt") -> None:
+        counter.inside = prompt.reasoning
         send(Started(request.id, len(prompt.ids), session.model.engine.n_ctx, prompt.reasoning))
 
     try:
@@ -144,7 +148,8 @@ def _answer(session: "Session", request: Request, inbox: Inbox, send: Callable[[
             started=started,
             progress=throttled(lambda done, total: send(Progress(request.id, done, total))),
         ):
-            send(Reply(request.id, event))
+            thought = counter.count(event.ids) if isinstance(event, Tokens) else 0
+            send(Reply(request.id, event, thought))
     except PromptTooLongError as error:
         send(Overflow(request.id, error.tokens, error.n_ctx, error.drop))
 
