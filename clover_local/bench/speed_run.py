@@ -14,7 +14,7 @@ from clover_local.bench import costs, machine, options, profiles, render, speed,
 from clover_local.bench.simulate import Recorder
 from clover_local.bench.stock import Stock
 from clover_local.decoding.generate import generate
-from clover_local.decoding.settings import Settings
+from clover_local.decoding.settings import Mode, Settings
 from clover_local.errors import CloverError, UsageError
 from clover_local.ggml.backend import choose_device
 from clover_local.ggml.gguf import GgufFile
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             notes.append(why)
             if bench.stock is not None:
                 stack.enter_context(bench.stock)
-        modes = args.mode if engine.spec.can_draft else ("plain",)
+        modes: tuple[Mode, ...] = args.mode if engine.spec.can_draft else ("plain",)
         if modes != args.mode:
             notes.append("the file holds no preview weights, so it runs one token at a time")
         tests = speed.tests(args.n_prompt, args.n_gen, modes, stock=bench.stock is not None)

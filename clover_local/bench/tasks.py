@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clover_local.errors import CloverError, UsageError
+from clover_local.hub import ask
 
 REPO, FILE = "HuggingFaceH4/MATH-500", "test.jsonl"
 OFFICIAL_SHA256 = "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"
@@ -59,18 +60,22 @@ def math500(path: Path | None = None, *, offline: bool = False) -> ProblemSet:
 
 def _from_hub(offline: bool) -> Path:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils import logging
+
+    def fetch(local: bool) -> Path:
+        return Path(hf_hub_download(REPO, FILE, repo_type="dataset", local_files_only=local))
 
     logging.set_verbosity_error()  # its retries would be printed over the progress
     try:
-        try:
-            return Path(hf_hub_download(REPO, FILE, repo_type="dataset", local_files_only=True))
-        except LocalEntryNotFoundError:
-            return Path(hf_hub_download(REPO, FILE, repo_type="dataset", local_files_only=offline))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as problem:
+        return fetch(local=True)
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        return ask(REPO, lambda: fetch(local=offline))
+    except CloverError as problem:
         raise CloverError(
-            f"MATH-500 is not in the cache and the hub cannot be reached ({REPO}, {FILE})",
+            f"MATH-500 is not here: {problem}",
             hint="connect once, give a copy with --data FILE.jsonl, or use --set demo, which needs nothing",
         ) from problem
 

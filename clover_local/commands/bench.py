@@ -161,10 +161,9 @@ def _math500(args: argparse.Namespace) -> int:
     from clover_local.bench.grading import Grader
     from clover_local.runtime.engine import default_threads
 
-    plan = _plan(args)
+    path, plan = options.model_path(args), _plan(args)
     with Grader(strict_units=plan.strict_units) as grader:
         grader.warm()  # it imports sympy while the model loads
-        path = options.model_path(args)
         model = options.load_model(args, path, args.max_tokens + PROMPT_ROOM)
         math500.check(plan, model)
         engine = {
