@@ -85,6 +85,9 @@ class Backend:
         if not self.handle:
             raise CloverError(f"the device {device.name} could not be opened: {lib.last_error()}")
         self.is_cpu = device.kind == CPU
+        self.mixed = (
+            False  # part of the graphs lies in the CPU's memory: copies cannot be queued on one device
+        )
         self._in_flight: list[np.ndarray] = []  # arrays that queued copies still read or write
         if self.is_cpu and threads:
             functions["ggml_backend_cpu_set_n_threads"](self.handle, threads)
@@ -92,11 +95,16 @@ class Backend:
     def send(self, node: Node, values: np.ndarray) -> None:
         """Queue a copy into a tensor, in order with the graphs computed on this backend."""
         values = np.ascontiguousarray(values)
+        if self.mixed:
+            upload(node, values)
+            return
         self._in_flight.append(values)
         functions["ggml_backend_tensor_set_async"](self.handle, node, values.ctypes.data, 0, values.nbytes)
 
     def fetch(self, node: Node, dtype: type[np.generic]) -> np.ndarray:
         """Queue a copy out of a tensor; the array returned is filled once `synchronize` has returned."""
+        if self.mixed:
+            return download(node, dtype)
         out = np.empty(functions["ggml_nbytes"](node) // np.dtype(dtype).itemsize, dtype)
         self._in_flight.append(out)
         functions["ggml_backend_tensor_get_async"](self.handle, node, out.ctypes.data, 0, out.nbytes)

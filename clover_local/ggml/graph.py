@@ -1,5 +1,6 @@
 """A ggml graph under construction: operations as methods, then allocation and computing on a backend."""
 
+import ctypes as C
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ class Graph:
         self.handle = functions["ggml_new_graph_custom"](self.context.handle, max_nodes, False)
         self.backend: Backend | None = None
         self._allocator: int | None = None
+        self._scheduler: int | None = None
 
     add, sub, mul, div = _op("add"), _op("sub"), _op("mul"), _op("div")
     silu, sigmoid, softplus, exp = _op("silu"), _op("sigmoid"), _op("softplus"), _op("exp")
@@ -117,19 +119,35 @@ class Graph:
             counts[name] = counts.get(name, 0) + 1
         return counts
 
-    def allocate(self, backend: Backend) -> int:
-        """Give every node memory on a backend; returns the bytes taken."""
+    def allocate(self, backend: Backend, host: Backend | None = None) -> int:
+        """Give every node memory on a backend; returns the bytes taken there.
+
+        With `host`, the CPU computes what reads weights in its memory; ggml's scheduler moves the rest.
+        """
         self.backend = backend
+        if host is not None:
+            return self._schedule(backend, host)
         self._check_supported(backend)
         kind = functions["ggml_backend_get_default_buffer_type"](backend.handle)
         self._allocator = functions["ggml_gallocr_new"](kind)
         if not functions["ggml_gallocr_alloc_graph"](self._allocator, self.handle):
-            raise CloverError(
-                f"{backend.device.name} has too little free memory for a pass: {lib.last_error()}",
-                "use a smaller context (-c)",
-            )
+            raise self._too_large(backend)
         self.handle.contents.uid = next(_uids)
         return functions["ggml_gallocr_get_buffer_size"](self._allocator, 0)
+
+    def _schedule(self, backend: Backend, host: Backend) -> int:
+        both = (C.c_void_p * 2)(backend.handle, host.handle)
+        size = self.handle.contents.size
+        self._scheduler = functions["ggml_backend_sched_new"](both, None, 2, size, False, True)
+        if not functions["ggml_backend_sched_alloc_graph"](self._scheduler, self.handle):
+            raise self._too_large(backend)
+        return functions["ggml_backend_sched_get_buffer_size"](self._scheduler, backend.handle)
+
+    def _too_large(self, backend: Backend) -> CloverError:
+        return CloverError(
+            f"{backend.device.name} has too little free memory for a pass: {lib.last_error()}",
+            "use a smaller context (-c)",
+        )
 
     def _check_supported(self, backend: Backend) -> None:
         bad = set()
@@ -146,13 +164,24 @@ class Graph:
     def compute(self) -> None:
         """Queue the graph on its backend; results are there after the backend's `synchronize`."""
         assert self.backend is not None, "allocate first"
-        status = functions["ggml_backend_graph_compute_async"](self.backend.handle, self.handle)
+        if self._scheduler:
+            status = functions["ggml_backend_sched_graph_compute_async"](self._scheduler, self.handle)
+        else:
+            status = functions["ggml_backend_graph_compute_async"](self.backend.handle, self.handle)
         if status != 0:
             raise CloverError(
                 f"{self.backend.device.name} failed to compute a pass: {lib.last_error() or status}"
             )
 
+    def synchronize(self) -> None:
+        """Wait for the graph where the backend alone cannot: when a scheduler runs parts of it on the CPU."""
+        if self._scheduler:
+            functions["ggml_backend_sched_synchronize"](self._scheduler)
+
     def free(self) -> None:
+        if self._scheduler:
+            functions["ggml_backend_sched_free"](self._scheduler)
+            self._scheduler = None
         if self._allocator:
             functions["ggml_gallocr_free"](self._allocator)
             self._allocator = None

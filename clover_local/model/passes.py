@@ -203,6 +203,8 @@ class Model:
     state: State
     backend: Backend
     moe_chunk: int | None = None
+    host: Backend | None = None
+    """The CPU, where some layers' experts stay in its memory."""
 
 
 def build_pass(model: Model, key: PassKey) -> Pass:
@@ -223,7 +225,7 @@ def build_pass(model: Model, key: PassKey) -> Pass:
     b = Build(g, spec, model.weights, n)
     logits = g.mul_mat(model.weights["output.weight"], layers.norm(b, x, "output_norm.weight"))
     result = _choose(b, model, key, logits, inputs)
-    result.bytes = g.allocate(model.backend)
+    result.bytes = g.allocate(model.backend, model.host)
     return result
 
 

@@ -121,11 +121,14 @@ class Weights:
     buffer: Buffer | None = None
     context: Context | None = None
     mapped: mmap.mmap | None = None  # keeps the file's map alive while nodes point into it
+    host: "Weights | None" = None  # those that stay in the CPU's memory
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
 
     def free(self) -> None:
+        if self.host is not None:
+            self.host.free()
         if self.buffer is not None:
             self.buffer.free()
         if self.context is not None:
@@ -133,13 +136,43 @@ class Weights:
         self.mapped = None
 
 
-def load(file: GgufFile, spec: Spec, backend: Backend, progress: Progress | None = None) -> Weights:
-    """Put all weights on a backend: the CPU reads the mapped file as it is, a GPU gets its own copy."""
+def load(
+    file: GgufFile,
+    spec: Spec,
+    backend: Backend,
+    progress: Progress | None = None,
+    host_layers: frozenset[int] = frozenset(),
+) -> Weights:
+    """Put all weights on a backend: the CPU reads the mapped file as it is, a GPU gets its own copy.
+
+    The routed experts of `host_layers` stay in the mapped file, for the CPU to compute.
+    """
     infos = check(file, spec)
-    return _map(file, infos, backend) if backend.is_cpu else _upload(file, infos, backend, progress)
+    if backend.is_cpu:
+        return _map(file, infos)
+    stays = {
+        name for name, info in infos.items() if is_expert(info.name) and layer_of(info.name) in host_layers
+    }
+    moved = {name: info for name, info in infos.items() if name not in stays}
+    weights = _upload(file, moved, backend, progress)
+    if stays:
+        weights.host = _map(file, {name: infos[name] for name in stays})
+        weights.nodes |= weights.host.nodes
+    return weights
 
 
-def _map(file: GgufFile, infos: dict[str, TensorInfo], backend: Backend) -> Weights:
+def is_expert(name: str) -> bool:
+    """Whether a tensor belongs to the routed experts."""
+    return name.endswith("_exps.weight")
+
+
+def layer_of(name: str) -> int | None:
+    """The layer in a tensor's name; None for those outside the layers."""
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "blk" else None
+
+
+def _map(file: GgufFile, infos: dict[str, TensorInfo]) -> Weights:
     context = Context(len(infos))
     base = np.frombuffer(file.data, np.uint8)
     address = base.ctypes.data

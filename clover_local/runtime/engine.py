@@ -13,17 +13,19 @@ from pathlib import Path
 import numpy as np
 
 from clover_local.errors import CloverError, ContextFullError
-from clover_local.ggml.backend import Backend, choose_device, download, upload
+from clover_local.ggml.backend import Backend, Device, choose_device, download, upload
 from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.graph import Graph
 from clover_local.ggml.quantize import dequantize
 from clover_local.model import weights as weights_module
 from clover_local.model.passes import (
     FORBIDDEN,
+    Constants,
     Kind,
     Model,
     Pass,
     PassKey,
+    State,
     build_commit,
     build_pass,
     new_constants,
@@ -31,12 +33,16 @@ from clover_local.model.passes import (
 )
 from clover_local.model.processing import Processing
 from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
+from clover_local.model.weights import Weights
+from clover_local.runtime.plan import plan, sizes_of
 from clover_local.runtime.rows import Rows
 
 DEFAULT_CONTEXT = 32768
 KV_STEP = 256  # llama.cpp pads its cache views to this too
 PREFILL_ROWS = (512, 256, 128, 64, 32)
 KEPT_PASSES = 32  # graphs kept alive; the least recently used goes first
+RESERVE = 512 << 20  # bytes of video memory left to the desktop where no cap is given
+RETRIES, RETRY_LAYERS = 3, 4  # placements tried when video memory runs out at load; layers moved each time
 GPU_MOE_CHUNK = 8  # above 8 rows ggml's CUDA kernel for expert products is four times slower
 
 
@@ -46,6 +52,16 @@ class Snapshot:
 
     tokens: tuple[int, ...]
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+
+def _context(spec: Spec, n_ctx: int | None) -> int:
+    wanted = n_ctx if n_ctx is not None else min(spec.context_length, DEFAULT_CONTEXT)
+    if not 1 <= wanted <= spec.context_length:
+        raise CloverError(
+            f"a context of {wanted} tokens is not possible: the model takes 1 to {spec.context_length}",
+            "choose another --ctx-size",
+        )
+    return wanted
 
 
 def kv_bucket(need: int, n_ctx: int) -> int:
@@ -88,33 +104,69 @@ class Engine:
         device: str | None = None,
         kv_type_k: str = "f16",
         kv_type_v: str = "f16",
+        vram: int | None = None,
+        host_layers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> "Engine":
         """Open a GGUF on a device.
 
-        `n_ctx` tokens of context (default: the model's, at most 32,768), `device` as in `choose_device`,
-        `progress(done, total)` in bytes while weights are uploaded. Raises ModelError for a bad file and
-        CloverError when it does not fit.
+        `n_ctx` tokens of context (default: the model's, at most 32,768), `device` as in `choose_device`;
+        on a GPU at most `vram` bytes are used (default: what is free, less a reserve) and the experts of
+        `host_layers` layers stay with the CPU (default: as few as needed). `progress(done, total)` in bytes
+        while weights are uploaded. Raises ModelError for a bad file and CloverError when it does not fit.
         """
         file = GgufFile.open(path)
         spec = Spec.from_gguf(file)
-        wanted = n_ctx if n_ctx is not None else min(spec.context_length, DEFAULT_CONTEXT)
-        if not 1 <= wanted <= spec.context_length:
-            raise CloverError(
-                f"a context of {wanted} tokens is not possible: the model takes 1 to {spec.context_length}",
-                "choose another --ctx-size",
-            )
-        padded = -(-wanted // KV_STEP) * KV_STEP
-        backend = Backend(choose_device(device), threads or default_threads())
-        weights = weights_module.load(file, spec, backend, progress)
-        conv = {
-            layer: _floats(file, f"blk.{layer}.ssm_conv1d.weight").reshape(spec.channels, CONV_TAPS)
-            for layer in spec.gdn_layers
-        }
-        constants = new_constants(spec, backend, conv)
-        state = new_state(spec, backend, padded, (kv_type_k, kv_type_v))
+        wanted = _context(spec, n_ctx)
+        where, kinds = choose_device(device), (kv_type_k, kv_type_v)
+        if not where.is_gpu:
+            return cls._build(file, spec, wanted, where, kinds, threads, frozenset(), progress)
+        budget = vram if vram is not None else where.free - RESERVE
+        sizes = sizes_of(file, spec, wanted, kinds)
+        placed = plan(sizes, min(budget, where.free), wanted, host_layers=host_layers)
+        for attempt in range(RETRIES):
+            try:
+                return cls._build(file, spec, wanted, where, kinds, threads, placed.host_layers, progress)
+            except CloverError:
+                more = len(placed.host_layers) + RETRY_LAYERS
+                if attempt == RETRIES - 1 or host_layers is not None or more > spec.layers:
+                    raise
+                placed = plan(sizes, budget, wanted, host_layers=more)  # somebody else took memory meanwhile
+        raise AssertionError("the last attempt returns or raises")
+
+    @classmethod
+    def _build(
+        cls,
+        file: GgufFile,
+        spec: Spec,
+        n_ctx: int,
+        where: Device,
+        kv_types: tuple[str, str],
+        threads: int | None,
+        host_layers: frozenset[int],
+        progress: Callable[[int, int], None] | None,
+    ) -> "Engine":
+        backend = Backend(where, threads or default_threads())
+        owned: list[Weights | Constants | State] = []
+        try:
+            host = Backend(choose_device("cpu"), threads or default_threads()) if host_layers else None
+            backend.mixed = host is not None
+            weights = weights_module.load(file, spec, backend, progress, host_layers)
+            owned.append(weights)
+            conv = {
+                layer: _floats(file, f"blk.{layer}.ssm_conv1d.weight").reshape(spec.channels, CONV_TAPS)
+                for layer in spec.gdn_layers
+            }
+            constants = new_constants(spec, backend, conv)
+            owned.append(constants)
+            state = new_state(spec, backend, -(-n_ctx // KV_STEP) * KV_STEP, kv_types)
+        except CloverError:
+            for one in owned:
+                one.free()
+            backend.close()
+            raise
         chunk = None if backend.is_cpu else GPU_MOE_CHUNK
-        return cls(Model(spec, weights, constants, state, backend, chunk), file, wanted)
+        return cls(Model(spec, weights, constants, state, backend, chunk, host), file, n_ctx)
 
     # --- what is committed -------------------------------------------------------------------------------
 
@@ -288,6 +340,7 @@ class Engine:
         self._verified = []
         self._fill(one, tokens, response)
         one.graph.compute()
+        one.graph.synchronize()
         return one
 
     @property
@@ -386,6 +439,8 @@ class Engine:
         model.constants.free()
         model.weights.free()
         model.backend.close()
+        if model.host is not None:
+            model.host.close()
 
     def __enter__(self) -> "Engine":
         return self

@@ -1,4 +1,4 @@
-"""Where weights lie: mapped, or copied with matrices merged and bf16 beside float32; the numbers must agree."""
+"""Where weights lie: mapped, or copied with matrices merged and bf16 copies; the numbers must agree."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from clover_local.errors import ModelError
+from clover_local.ggml.backend import Backend, choose_device
 from clover_local.ggml.gguf import GgufFile
 from clover_local.model import weights
 from clover_local.model.spec import Spec
@@ -27,7 +28,9 @@ def test_copied_and_merged_weights_give_the_same_passes(
         patch.setattr(
             weights,
             "_map",
-            lambda file, infos, backend: weights._upload(file, infos, backend, lambda *at: seen.append(at)),
+            lambda file, infos: weights._upload(
+                file, infos, Backend(choose_device("cpu")), lambda *at: seen.append(at)
+            ),
         )
         with Engine.open(path, n_ctx=256, threads=2, device="cpu") as engine:
             loaded = engine._model.weights
