@@ -145,9 +145,10 @@ def _asked(repo: str, ask: Callable[[], T]) -> T:
         raise CloverError(
             f"{repo} is not in the cache and the hub cannot be reached", "check the network or HF_HUB_OFFLINE"
         ) from error
-    except TRANSPORT_ERROR as error:
-        raise CloverError(
-            f"the hub did not deliver {repo}: {str(error).splitlines()[0]}", "run the same command again"
-        ) from error
-    except OSError as error:
-        raise CloverError(f"{repo} could not be stored in the cache: {error}") from error
+    except (TRANSPORT_ERROR, OSError) as error:
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # requests' errors are OSErrors without one
+            raise CloverError(f"{repo} could not be stored in the cache: {error.strerror}") from error
+        why = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise CloverError(f"the hub did not deliver {repo}: {why}", "run the same command again") from error

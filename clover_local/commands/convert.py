@@ -49,8 +49,12 @@ def main(args: argparse.Namespace) -> int:
     for note in job.plan.notes:
         print(f"note: {note}", file=sys.stderr)
     if not args.dry_run:
-        with _bar() as report:
-            execute(job, force=args.force, threads=args.threads, progress=report)
+        try:
+            with _bar() as report:
+                execute(job, force=args.force, threads=args.threads, progress=report)
+        except KeyboardInterrupt:
+            print("stopped; the same command goes on from here", file=sys.stderr)
+            raise
     if args.json:
         print(json.dumps(describe(job.plan)))
     else:

@@ -73,3 +73,19 @@ def test_a_wrong_recipe_is_a_usage_error(small: Path) -> None:
     with pytest.raises(UsageError) as error:
         run(str(small), "--recipe", "int3")
     assert error.value.exit_code == 2
+
+
+def test_an_interrupt_says_how_to_go_on(
+    small: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("clover_local.convert.run.make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(str(small), "-t", "2")
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.endswith("stopped; the same command goes on from here\n")
+    assert not Path("Small-Clover-int4.gguf").exists()
+    assert run(str(small), "-t", "2") == 0

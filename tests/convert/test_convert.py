@@ -222,3 +222,11 @@ def test_the_model_card_gives_licence_and_base(small: Path, tmp_path: Path) -> N
     assert keys["general.license"] == "apache-2.0"
     assert keys["general.base_model.0.repo_url"] == "https://huggingface.co/Qwen/Qwen3.6-35B-A3B"
     assert (keys["general.base_model.0.organization"], keys["general.name"]) == ("Qwen", "model")
+
+
+def test_every_key_of_ours_is_documented(tiny_int4: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/format.md").read_text()
+    ours = [key for key in GgufFile.open(tiny_int4).keys if key.startswith("clover.")]
+    assert len(ours) > 15
+    for key in ours:
+        assert f"`{key}`" in page or f"`.{key.rpartition('.')[2]}`" in page, key
