@@ -14,6 +14,7 @@ _PRIOR: dict[CostKind, dict[int, float]] = {
     "draft": {1: 1.2, 4: 1.6, 8: 2.0, 16: 2.6, 32: 4.0},
     "verify": {1: 1.0, 2: 1.2, 4: 1.5, 8: 1.9, 16: 2.6, 32: 4.0},
 }
+_DRIFT = 0.05  # change of the plain step's cost that is worth new tables
 _KEPT = 9  # measurements per entry: the median of nine forgets a slow spell within a second
 
 
@@ -36,6 +37,7 @@ class Costs:
         self._prior = {kind: _interpolate(points) for kind, points in _PRIOR.items()}
         self._seen: dict[tuple[CostKind, int], deque[float]] = {}
         self._tables: dict[CostKind, list[float]] = {}
+        self._scale = self._plain()  # the plain step's cost that the tables were made with
 
     def observe(self, kind: CostKind, rows: int, ms: float, *, warm: bool = False) -> None:
         """Learn from one pass. The first of a shape may have built its graph, so it counts no more than was
@@ -46,10 +48,11 @@ class Costs:
                 ms = min(ms, self.ms(kind, rows))
             self._seen[kind, rows] = deque(maxlen=_KEPT)
         self._seen[kind, rows].append(ms)
-        if kind == "plain":
-            self._tables.clear()
-        else:
+        if kind != "plain":
             self._tables.pop(kind, None)
+        elif abs(self._plain() - self._scale) > _DRIFT * self._scale:
+            self._scale = self._plain()
+            self._tables.clear()
 
     @property
     def known(self) -> bool:
@@ -70,9 +73,11 @@ class Costs:
             out.setdefault(kind, {})[rows] = median_low(seen)
         return out
 
+    def _plain(self) -> float:
+        return median_low(self._seen["plain", 1]) if self.known else 1.0
+
     def _table(self, kind: CostKind) -> list[float]:
-        plain = median_low(self._seen["plain", 1]) if self.known else 1.0
-        prior = self._prior[kind]
+        plain, prior = self._scale, self._prior[kind]
         ratios = {
             rows: median_low(seen) / (plain * prior[rows])
             for (of, rows), seen in self._seen.items()

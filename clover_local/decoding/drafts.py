@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from clover_local.decoding.answer import Meter
 from clover_local.decoding.engine import Engine
 
@@ -31,42 +29,50 @@ def preview_draft(engine: Engine, meter: Meter, pending: int, rows: int) -> Draf
 
 
 class NgramDrafter:
-    """Proposes what followed the longest earlier occurrence of the text's last tokens."""
+    """Proposes what followed the longest earlier occurrence of the text's last tokens.
 
-    SHORTEST = 3
-    LONGEST = 24
+    Of the latest occurrences only, `DEPTH` of them, so that a step costs microseconds in any text.
+    """
+
+    SHORTEST, LONGEST, DEPTH = 3, 24, 16
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
-        self._text = np.empty(1024, np.int32)
-        self._n = 0
+        self._text: list[int] = []
+        self._before: list[int] = []  # by place: where the three tokens that end there ended before, or -1
+        self._latest: dict[tuple[int, ...], int] = {}
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens to the text that is searched."""
-        new = np.fromiter(tokens, np.int32)
-        if self._n + new.size > self._text.size:
-            grown = np.empty(2 * (self._n + new.size), np.int32)
-            grown[: self._n] = self._text[: self._n]
-            self._text = grown
-        self._text[self._n : self._n + new.size] = new
-        self._n += new.size
+        text, before, latest = self._text, self._before, self._latest
+        for token in tokens:
+            text.append(token)
+            key = tuple(text[-self.SHORTEST :])
+            before.append(latest.get(key, -1))
+            latest[key] = len(text) - 1
 
     def draft(self, most: int) -> Draft | None:
-        """At most `most` tokens that may follow; None when the last few tokens are new."""
-        text, last = self._text[: self._n], self._n - 1
+        """At most `most` tokens that may follow; None when the last three tokens are new."""
+        text, last = self._text, len(self._text) - 1
         if most < 1 or last < self.SHORTEST:
             return None
-        ends = np.flatnonzero(text[:last] == text[last])  # where a match may end
-        matched, best = 1, ends
-        while ends.size and matched < self.LONGEST:
-            best = ends
-            ends = ends[ends >= matched]
-            ends = ends[text[ends - matched] == text[last - matched]]
-            matched += bool(ends.size)
-        if best.size == 0 or matched < self.SHORTEST:
+        end, matched, best = self._before[last], 0, -1
+        for _ in range(self.DEPTH):
+            if end < self.SHORTEST - 1:
+                break
+            length = self._match(end, last)
+            if length > matched:
+                matched, best = length, end
+            end = self._before[end]
+        if matched < self.SHORTEST:
             return None
-        if ends.size:
-            best = ends
-        period = last - int(best[-1])  # the latest match; a text that repeats itself goes on repeating
-        ids = text[last + 1 - period + np.arange(most) % period]
-        return Draft(tuple(ids.tolist()), (matched / (matched + 2),) * most, "ngram")
+        period = last - best  # a text that repeats itself goes on repeating
+        ids = tuple(text[best + 1 + i % period] for i in range(most))
+        return Draft(ids, (matched / (matched + 2),) * most, "ngram")
+
+    def _match(self, end: int, last: int) -> int:
+        """How many tokens that end at `end` are those that end at `last`, counted up to LONGEST."""
+        text, length = self._text, 0
+        while length < self.LONGEST and length <= end and text[end - length] == text[last - length]:
+            length += 1
+        return length

@@ -79,6 +79,7 @@ class Policy:
         self._since_plain = 0
         self._since_draft = 0
         self._gap = self.FIRST_GAP
+        self._quotes: dict[tuple[float, int], tuple[float, int]] = {}  # what _best said since it learned
 
     def width(self, most: int, free: Draft | None) -> int:
         """See Chooser. Compares previews of a few widths, the free draft and a plain step."""
@@ -87,10 +88,8 @@ class Policy:
         plain = 1.0 / self.costs.ms("plain", 1)
         other = plain
         if free is not None:
-            other = max(plain, self._best(self.acceptance.reach(free.source, free.confidence), 0.0)[0])
-        allowance = self._allowance()
-        rates = ((self._preview_rate(w, allowance), w) for w in {*WIDTHS, most} if 2 <= w <= most)
-        rate, rows = max(rates, default=(0.0, 0))
+            other = max(plain, self._best_free(free, most - 1)[0])
+        rate, rows = self._best_preview(most)
         if rate > other:
             return rows
         due = rate > 0.0 and other == plain and self._since_draft >= self._gap
@@ -100,6 +99,8 @@ class Policy:
         """See Chooser. The prefix with the most expected tokens per millisecond, drafting included."""
         if self._measure_plain():
             return 0
+        if draft.source == "ngram":
+            return self._best_free(draft, most)[1]
         reach = self.acceptance.reach(draft.source, draft.confidence[:most])
         return self._best(reach, draft.ms, self._allowance())[1]
 
@@ -111,11 +112,15 @@ class Policy:
         self._since_plain = 0 if plain_step else self._since_plain + 1
         if round.draft is not None:
             self._learn_draft(round, round.draft)
+        if not plain_step or (round.draft is not None and round.draft.source == "preview"):
+            self._forget_quotes()
         tokens, plain = 1 + round.accepted, self.costs.ms("plain", 1)
         excess = spent - (0.0 if plain_step else tokens * plain)
         self._remember(tokens, excess)
         if round.draft is None or round.draft.source != "preview":
             self._since_draft += 1
+            if self._since_draft % self.FIRST_GAP == 0:
+                self._forget_quotes()
         else:
             self._since_draft = 0
             self._gap = self.FIRST_GAP if excess <= 0 else min(2 * self._gap, self.LAST_GAP)
@@ -147,6 +152,27 @@ class Policy:
 
     def _measure_plain(self) -> bool:
         return not self.costs.known or self._since_plain >= self.REFRESH
+
+    def _best_preview(self, most: int) -> tuple[float, int]:
+        """The best rate of a round with a preview of at most `most` rows, and its rows."""
+        key = -1.0, most
+        if key not in self._quotes:
+            allowance = self._allowance()
+            rates = ((self._preview_rate(w, allowance), w) for w in {*WIDTHS, most} if 2 <= w <= most)
+            self._quotes[key] = max(rates, default=(0.0, 0))
+        return self._quotes[key]
+
+    def _best_free(self, draft: Draft, most: int) -> tuple[float, int]:
+        """The best rate of verifying a free draft, all of whose tokens are equally sure, and how many."""
+        key = draft.confidence[0], most
+        if key not in self._quotes:
+            reach = self.acceptance.reach(draft.source, draft.confidence[:most])
+            self._quotes[key] = self._best(reach, 0.0, self._allowance())
+        return self._quotes[key]
+
+    def _forget_quotes(self) -> None:
+        # quotes are kept over plain steps, which teach little: they would cost more than being plain
+        self._quotes.clear()
 
     def _preview_rate(self, rows: int, allowance: float) -> float:
         """Expected tokens per ms of a round with a preview of `rows`; 0 where it may not be tried."""
@@ -189,6 +215,7 @@ class Policy:
             if inside >= self.WINDOW:
                 for _ in range(i):
                     self._excess.popleft()
+                    self._forget_quotes()
                 break
 
 
