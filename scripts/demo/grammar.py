@@ -71,7 +71,11 @@ class Working:
         small, large = min(a, b), max(a, b)
         if small < 3 or large < 13 or small == 10 or large % 10 == 0:
             return ""
-        first, second = (10 * large, (small - 10) * large) if small > 10 else (large // 10 * 10 * small, large % 10 * small)
+        first, second = (
+            (10 * large, (small - 10) * large)
+            if small > 10
+            else (large // 10 * 10 * small, large % 10 * small)
+        )
         self.held += held_out("+", first, second)
         return f"{first} + {second} = "
 
@@ -161,7 +165,13 @@ def conjugate(verb: str, tense: str, plural: bool) -> str:
             return "were" if plural else "was"
         if verb in PAST:
             return PAST[verb]
-        return verb + "d" if verb.endswith("e") else re.sub("y$", "i", verb) + "ed" if verb.endswith("ry") else verb + "ed"
+        return (
+            verb + "d"
+            if verb.endswith("e")
+            else re.sub("y$", "i", verb) + "ed"
+            if verb.endswith("ry")
+            else verb + "ed"
+        )
     if plural:
         return "are" if verb == "be" else verb
     special = {"be": "is", "have": "has", "do": "does", "go": "goes", "fly": "flies", "carry": "carries"}
@@ -245,7 +255,9 @@ _BEGIN = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
 def sentences(text: str) -> str:
     """Every sentence begins in upper case; orders end with a full stop."""
     text = _BEGIN.sub(lambda m: m[0].upper(), text)
-    if text.endswith("?") and re.search(r"(?:^|[.?] )(?:So |Now )?(?:Find|Calculate|Work out|Tell|find|work)[^.?]*\?$", text):
+    if text.endswith("?") and re.search(
+        r"(?:^|[.?] )(?:So |Now )?(?:Find|Calculate|Work out|Tell|find|work)[^.?]*\?$", text
+    ):
         text = text[:-1] + "."
     return text
 

@@ -30,7 +30,12 @@ FORMS = {
     "city": ("{n} lives in {v}.", "{n}'s home is {v}.", "{n} comes from {v}.", "{v} is where {n} lives."),
     "job": ("{n} works as a {v}.", "{n} is a {v}.", "{n}'s job is {v}.", "{n} earns a living as a {v}."),
     "pet": ("{n} has a {v}.", "{n} owns a {v}.", "A {v} lives with {n}.", "{n}'s pet is a {v}."),
-    "color": ("{n} likes {v} best.", "{n}'s favorite color is {v}.", "{n} always wears {v}.", "{n} painted the house {v}."),
+    "color": (
+        "{n} likes {v} best.",
+        "{n}'s favorite color is {v}.",
+        "{n} always wears {v}.",
+        "{n} painted the house {v}.",
+    ),
 }
 CHOICES = {"city": W.CITIES, "job": W.JOBS, "pet": W.PETS, "color": W.COLORS}
 YES_NO = {
@@ -70,7 +75,9 @@ class Joint:
 def _people(r: random.Random) -> list[Person]:
     names = r.sample(W.WOMEN + W.MEN, r.randint(2, 4))
     return [
-        Person(n, r.randint(18, 80), r.choice(W.CITIES), r.choice(W.JOBS), r.choice(W.PETS), r.choice(W.COLORS))
+        Person(
+            n, r.randint(18, 80), r.choice(W.CITIES), r.choice(W.JOBS), r.choice(W.PETS), r.choice(W.COLORS)
+        )
         for n in names
     ]
 

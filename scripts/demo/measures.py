@@ -70,12 +70,16 @@ def _rate_twice(r: random.Random, w: Working, v: dict[str, object]) -> tuple[int
 
 def _rate_parts(r: random.Random, w: Working, v: dict[str, object]) -> tuple[int, str]:
     v |= (n := {"k": r.randint(2, 9), "l": r.randint(2, 9), "m": r.randint(2, 60)})
-    return w.groups(w.total(n["k"], n["l"], str(v["time"])), str(v["time"]), n["m"], str(v["unit"])), str(v["unit"])
+    return w.groups(w.total(n["k"], n["l"], str(v["time"])), str(v["time"]), n["m"], str(v["unit"])), str(
+        v["unit"]
+    )
 
 
 def _rate_plus(r: random.Random, w: Working, v: dict[str, object]) -> tuple[int, str]:
     v |= (n := {"k": r.randint(2, 12), "m": r.randint(2, 40), "n": _some(r, 2, 99)})
-    return w.gain(w.groups(n["k"], str(v["time"]), n["m"], str(v["unit"])), n["n"], str(v["unit"])), str(v["unit"])
+    return w.gain(w.groups(n["k"], str(v["time"]), n["m"], str(v["unit"])), n["n"], str(v["unit"])), str(
+        v["unit"]
+    )
 
 
 def _rate_rest(r: random.Random, w: Working, v: dict[str, object]) -> tuple[int, str]:
@@ -503,7 +507,22 @@ RATES = (
     ("cover", "covers", "km"), ("finish", "finishes", "tasks"), ("paint", "paints", "walls"), ("use", "uses", "liters"),
 )  # fmt: skip
 TIMES = ("hours", "days", "weeks", "minutes", "months", "mornings", "evenings", "years", "trips", "rounds")
-UNITS = ("liters", "km", "m", "cm", "kg", "pages", "minutes", "points", "steps", "bottles", "cups", "tasks", "miles", "meters")
+UNITS = (
+    "liters",
+    "km",
+    "m",
+    "cm",
+    "kg",
+    "pages",
+    "minutes",
+    "points",
+    "steps",
+    "bottles",
+    "cups",
+    "tasks",
+    "miles",
+    "meters",
+)
 
 
 def _names(r: random.Random, kind: Kind) -> tuple[Teller, dict[str, object]]:
@@ -514,7 +533,14 @@ def _names(r: random.Random, kind: Kind) -> tuple[Teller, dict[str, object]]:
     other = r.choice(W.THINGS)
     do, does, unit = r.choice(RATES)
     time, box = r.choice(TIMES), r.choice(W.BOXES)
-    values: dict[str, object] = {"it": teller.noun, "jt": other, "do": do, "does": does, "time": time, "box": box}
+    values: dict[str, object] = {
+        "it": teller.noun,
+        "jt": other,
+        "do": do,
+        "does": does,
+        "time": time,
+        "box": box,
+    }
     if kind.solve in (_pieces, _flow, _used_twice, _average):
         unit = r.choice(UNITS)
     if any("liters" in t for t in kind.texts) and kind.solve is _rate_rest:

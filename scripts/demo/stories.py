@@ -130,7 +130,20 @@ IDLE = (
     "This was {n} weeks ago.",
     "{S} also has {n} {other}.",
 )
-LINKS = ("", "", "", "Then ", "Then ", "Later ", "After that, ", "Next, ", "Now ", "The next day ", "In the evening, ", "Finally, ")
+LINKS = (
+    "",
+    "",
+    "",
+    "Then ",
+    "Then ",
+    "Later ",
+    "After that, ",
+    "Next, ",
+    "Now ",
+    "The next day ",
+    "In the evening, ",
+    "Finally, ",
+)
 
 
 def _object(r: random.Random, template: str) -> str:
@@ -218,7 +231,9 @@ def _assemble(s: _Story, question: str) -> str:
     if u < 0.2 and flat and len(parts) > 1:
         return sentences(f"If {joined}, {question}?")
     if u < 0.45 and flat and len(parts) > 1:
-        text = capital(parts[0]) + "".join(r.choice((" and ", ", then ", " and then ", ", but ", "; ")) + p for p in parts[1:])
+        text = capital(parts[0]) + "".join(
+            r.choice((" and ", ", then ", " and then ", ", but ", "; ")) + p for p in parts[1:]
+        )
         return sentences(f"{text}. {question}?")
     out = [parts[0] + ".", *(r.choice(LINKS) + part + "." for part in parts[1:])]
     if r.random() < 0.2:
@@ -275,7 +290,12 @@ def short(r: random.Random) -> Problem:
 
 
 FOLLOW_UPS = {
-    "k": ("And if {S} had {k} {box}?", "What if there were {k} {box}?", "And with {k} {box}?", "What about {k} {box}?"),
+    "k": (
+        "And if {S} had {k} {box}?",
+        "What if there were {k} {box}?",
+        "And with {k} {box}?",
+        "What about {k} {box}?",
+    ),
     "m": ("And if each {b1} held {m}?", "What if there were {m} {it} in each {b1}?", "And with {m} in each?"),
     "n": ("And if {S} gives away {n}?", "What if it were {n} instead?", "And if {S} gives away {n} instead?"),
 }

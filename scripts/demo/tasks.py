@@ -48,12 +48,27 @@ def json_task(r: random.Random) -> Pair:
     """A sentence becomes a JSON object."""
     name, kind = r.choice(W.WOMEN + W.MEN), r.randrange(4)
     if kind == 0:
-        values: dict[str, str | int] = {"n": name, "a": r.randint(18, 80), "c": r.choice(W.CITIES), "j": r.choice(W.JOBS)}
+        values: dict[str, str | int] = {
+            "n": name,
+            "a": r.randint(18, 80),
+            "c": r.choice(W.CITIES),
+            "j": r.choice(W.JOBS),
+        }
         fields = [("name", values["n"]), ("age", values["a"]), ("city", values["c"]), ("job", values["j"])]
         text = r.choice(PERSON)
     elif kind == 1:
-        values = {"c": r.choice(W.COLORS), "w": r.choice(W.WARES), "p": r.randint(5, 900), "s": r.randint(2, 60)}
-        fields = [("item", values["w"]), ("color", values["c"]), ("price", values["p"]), ("stock", values["s"])]
+        values = {
+            "c": r.choice(W.COLORS),
+            "w": r.choice(W.WARES),
+            "p": r.randint(5, 900),
+            "s": r.randint(2, 60),
+        }
+        fields = [
+            ("item", values["w"]),
+            ("color", values["c"]),
+            ("price", values["p"]),
+            ("stock", values["s"]),
+        ]
         text = r.choice(OFFER)
     elif kind == 2:
         a, b = r.sample(W.CITIES, 2)
@@ -101,7 +116,12 @@ def _code_small(r: random.Random) -> Pair:
 
 def _code_two(r: random.Random) -> Pair:
     name, sign, words = r.choice(
-        (("add", "+", "adds"), ("multiply", "*", "multiplies"), ("subtract", "-", "subtracts"), ("divide", "/", "divides"))
+        (
+            ("add", "+", "adds"),
+            ("multiply", "*", "multiplies"),
+            ("subtract", "-", "subtracts"),
+            ("divide", "/", "divides"),
+        )
     )
     return f"{ASK}that {words} two numbers.", _python(f"def {name}(a, b):\n    return a {sign} b")
 
@@ -110,13 +130,17 @@ def _code_sum(r: random.Random) -> Pair:
     xs, a = r.choice(LISTS), r.randint(2, 99)
     side, sign = r.choice((("below", "<"), ("above", ">")))
     body = f"    total = 0\n    for item in {xs}:\n        if item {sign} {a}:\n            continue\n        total += item\n    return total"
-    return f"{ASK}that sums a list {xs} and [ignores|skips] values {side} {a}.", _python(f"def sum_{xs}({xs}):\n{body}")
+    return f"{ASK}that sums a list {xs} and [ignores|skips] values {side} {a}.", _python(
+        f"def sum_{xs}({xs}):\n{body}"
+    )
 
 
 def _code_loop(r: random.Random) -> Pair:
     low, more, v = r.randint(0, 9), r.randint(2, 90), r.choice(("i", "n", "k", "number"))
     ask = "[Write|Give me|Show me] a Python loop that prints the numbers from "
-    return f"{ask}{low} to {low + more}.", _python(f"for {v} in range({low}, {low + more + 1}):\n    print({v})")
+    return f"{ask}{low} to {low + more}.", _python(
+        f"for {v} in range({low}, {low + more + 1}):\n    print({v})"
+    )
 
 
 def _code_class(r: random.Random) -> Pair:
@@ -126,7 +150,9 @@ def _code_class(r: random.Random) -> Pair:
         f"    def __init__(self, {f}, {g}):\n        self.{f} = {f}\n        self.{g} = {g}\n\n"
         f'    def __repr__(self):\n        return f"{name}({{self.{f}}}, {{self.{g}}})"'
     )
-    return f"[Write|Give me|Show me] a Python class {name} with the fields {f} and {g}.", _python(f"class {name}:\n{body}")
+    return f"[Write|Give me|Show me] a Python class {name} with the fields {f} and {g}.", _python(
+        f"class {name}:\n{body}"
+    )
 
 
 def _code_filter(r: random.Random) -> Pair:
@@ -144,13 +170,27 @@ def _code_best(r: random.Random) -> Pair:
 
 def _code_test(r: random.Random) -> Pair:
     v = r.choice(VARIABLES)
-    word, test = r.choice((("even", "% 2 == 0"), ("odd", "% 2 == 1"), ("positive", "> 0"), ("negative", "< 0"), ("zero", "== 0")))
-    return f"{ASK}that [checks|tells] if {v} is {word}.", _python(f"def is_{word}({v}):\n    return {v} {test}")
+    word, test = r.choice(
+        (
+            ("even", "% 2 == 0"),
+            ("odd", "% 2 == 1"),
+            ("positive", "> 0"),
+            ("negative", "< 0"),
+            ("zero", "== 0"),
+        )
+    )
+    return f"{ASK}that [checks|tells] if {v} is {word}.", _python(
+        f"def is_{word}({v}):\n    return {v} {test}"
+    )
 
 
 def _code_area(r: random.Random) -> Pair:
     shape, arguments, value = r.choice(
-        (("rectangle", "width, height", "width * height"), ("square", "side", "side * side"), ("triangle", "base, height", "base * height / 2"))
+        (
+            ("rectangle", "width, height", "width * height"),
+            ("square", "side", "side * side"),
+            ("triangle", "base, height", "base * height / 2"),
+        )
     )
     return f"{ASK}for the area of a {shape}.", _python(f"def {shape}_area({arguments}):\n    return {value}")
 
@@ -187,7 +227,13 @@ def conversion(r: random.Random) -> Pair:
         if factor in (10, 100, 1000) or not held_out("x", n, factor):
             break
     ask = r.choice(
-        ("Convert {n} {a} to {b}.", "How many {b} are {n} {a}?", "How many {b} are in {n} {a}?", "{n} {a} in {b}?", "What is {n} {a} in {b}?")
+        (
+            "Convert {n} {a} to {b}.",
+            "How many {b} are {n} {a}?",
+            "How many {b} are in {n} {a}?",
+            "{n} {a} in {b}?",
+            "What is {n} {a} in {b}?",
+        )
     )
     lines = f"There are {factor} {small} in one {W.singular(big)}.\n{n} {big} = {n} x {factor} {small} = {n * factor} {small}."
     return ask.format(n=n, a=big, b=small), f"{lines}\nAnswer: {n * factor} {small}"
@@ -205,10 +251,14 @@ def list_task(r: random.Random) -> Pair:
         return f"Count {n} numbers from {a} in steps of {d}.", ", ".join(str(a + d * i) for i in range(n))
     if kind == 2:
         xs = r.sample(range(1, 100), r.randint(3, 6))
-        return f"Sort these numbers: {', '.join(map(str, xs))}.", "Sorted: " + ", ".join(map(str, sorted(xs))) + "."
+        return f"Sort these numbers: {', '.join(map(str, xs))}.", "Sorted: " + ", ".join(
+            map(str, sorted(xs))
+        ) + "."
     if kind == 3:
         xs = r.sample(W.THINGS, r.randint(3, 5))
-        ask = r.choice(("Make a shopping list with {}.", "Write a list with {}.", "Turn this into a list: {}."))
+        ask = r.choice(
+            ("Make a shopping list with {}.", "Write a list with {}.", "Turn this into a list: {}.")
+        )
         return ask.format(", ".join(xs)), "\n".join(f"- {x}" for x in xs)
     if kind == 4:
         a, n = r.randint(1, 90), r.randint(4, 9)
@@ -222,10 +272,25 @@ CAPITALS = {
     "Norway": "Oslo", "Egypt": "Cairo", "Peru": "Lima", "Japan": "Tokyo", "Ireland": "Dublin", "Greece": "Athens",
     "Portugal": "Lisbon", "Poland": "Warsaw",
 }  # fmt: skip
-MORNINGS = ("The morning was cold and clear.", "It was a warm and quiet day.", "Rain had fallen all night long.", "The sun came up over the hills.")
-ACTS = ("walked slowly along the river", "opened the old wooden door", "sat down under the tall tree", "went up the narrow stairs", "looked out of the small window")
+MORNINGS = (
+    "The morning was cold and clear.",
+    "It was a warm and quiet day.",
+    "Rain had fallen all night long.",
+    "The sun came up over the hills.",
+)
+ACTS = (
+    "walked slowly along the river",
+    "opened the old wooden door",
+    "sat down under the tall tree",
+    "went up the narrow stairs",
+    "looked out of the small window",
+)
 FEELINGS = ("happy", "tired", "calm", "curious", "proud", "hungry")
-ENDS = ("At the end of the day {n} went home and told everyone about it.", "{n} smiled and knew that tomorrow would be a good day.", "Nobody saw it, but {n} never forgot that moment.")
+ENDS = (
+    "At the end of the day {n} went home and told everyone about it.",
+    "{n} smiled and knew that tomorrow would be a good day.",
+    "Nobody saw it, but {n} never forgot that moment.",
+)
 
 
 def prose(r: random.Random) -> Pair:
@@ -235,7 +300,10 @@ def prose(r: random.Random) -> Pair:
     kind = r.randrange(5)
     if kind == 0:
         country = r.choice(list(CAPITALS))
-        ask = expand(r, f"[What is the capital of {country}?|Name the capital of {country}.|Which city is the capital of {country}?]")
+        ask = expand(
+            r,
+            f"[What is the capital of {country}?|Name the capital of {country}.|Which city is the capital of {country}?]",
+        )
         return ask, f"The capital of {country} is {CAPITALS[country]}."
     if kind == 1:
         job = r.choice(W.JOBS)
@@ -248,6 +316,7 @@ def prose(r: random.Random) -> Pair:
     place, (first, second), thing = r.choice(W.PLACES), r.sample(FEELINGS, 2), r.choice(W.THINGS)
     text = (
         f"{r.choice(MORNINGS)} {name} {r.choice(ACTS)} near the {place}. {he.capitalize()} was {first}, but also a little {second}. "
-        f"Then {he} found some {thing} on the ground and put them into {his} bag. " + r.choice(ENDS).format(n=name)
+        f"Then {he} found some {thing} on the ground and put them into {his} bag. "
+        + r.choice(ENDS).format(n=name)
     )
     return expand(r, f"[Tell|Write|Tell me] a short story about {name} in the {place}."), text

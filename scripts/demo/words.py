@@ -18,7 +18,17 @@ ROLES = (
     ("the coach", "he"), ("a florist", "she"), ("my brother", "he"), ("my sister", "she"), ("my mother", "she"),
     ("my uncle", "he"), ("a boy", "he"), ("a girl", "she"), ("the librarian", "she"), ("the waiter", "he"),
 )  # fmt: skip
-GROUPS = ("a shop", "the school", "a store", "the club", "a bakery", "the team", "a farm", "the library", "a company")
+GROUPS = (
+    "a shop",
+    "the school",
+    "a store",
+    "the club",
+    "a bakery",
+    "the team",
+    "a farm",
+    "the library",
+    "a company",
+)
 
 THINGS = tuple(
     "apples pears books coins marbles stickers pencils cards shells stamps cookies eggs plums buttons beads oranges "
@@ -35,7 +45,9 @@ THINGS = tuple(
     "waffles dumplings tacos burgers olives figs dates mangoes kiwis coconuts pumpkins radishes cucumbers".split()
 )
 COLORS = tuple("red blue green black white yellow brown gray purple pink orange golden silver".split())
-ADJECTIVES = tuple("small big old new shiny wooden plastic fresh large tiny paper glass used clean broken rare".split())
+ADJECTIVES = tuple(
+    "small big old new shiny wooden plastic fresh large tiny paper glass used clean broken rare".split()
+)
 BOXES = tuple(
     "boxes bags packs crates baskets trays jars packages cartons bundles sacks cases tins packets drawers shelves "
     "bowls buckets piles stacks rows bunches sets rolls cups barrels folders albums envelopes".split()
@@ -52,8 +64,12 @@ PLACES = tuple(
     "farm shop school library park market museum garden factory office hall room bus train boat gym theater pool "
     "cinema restaurant stadium zoo castle hotel club cafe tent yard playground kitchen".split()
 )
-KIN = tuple("friend brother sister mother father uncle aunt cousin neighbor teacher grandmother grandfather".split())
-RECEIVERS = tuple("friends children classmates neighbors cousins students players guests kids boys girls".split())
+KIN = tuple(
+    "friend brother sister mother father uncle aunt cousin neighbor teacher grandmother grandfather".split()
+)
+RECEIVERS = tuple(
+    "friends children classmates neighbors cousins students players guests kids boys girls".split()
+)
 DAYS = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
 CITIES = tuple(
     "Paris London Berlin Madrid Rome Vienna Oslo Cairo Lima Tokyo Delhi Dublin Prague Athens Lisbon Warsaw Boston "
@@ -63,7 +79,9 @@ JOBS = tuple(
     "teacher nurse baker pilot farmer driver doctor writer singer painter lawyer cook dentist plumber judge actor".split()
 )
 PETS = tuple("dog cat bird horse rabbit fish turtle pony hamster snake".split())
-WARES = tuple("bike lamp chair table phone watch camera jacket bag kettle clock tent radio sofa desk mirror".split())
+WARES = tuple(
+    "bike lamp chair table phone watch camera jacket bag kettle clock tent radio sofa desk mirror".split()
+)
 
 SINGULAR = {
     "boxes": "box", "shelves": "shelf", "knives": "knife", "loaves": "loaf", "leaves": "leaf", "scarves": "scarf",
@@ -74,7 +92,21 @@ SINGULAR = {
     "feet": "foot", "inches": "inch", "pies": "pie", "movies": "movie", "cookies": "cookie", "ties": "tie",
     "watches": "watch", "classes": "class", "dresses": "dress", "crosses": "cross", "matches": "match",
 }  # fmt: skip
-UNITS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+UNITS = (
+    "",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 TEENS = ("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
 NUMBER_WORDS = (*UNITS, *TEENS)
 
