@@ -47,6 +47,11 @@ class ChatList(OptionList):
         if wanted in ids:
             self.highlighted = ids.index(wanted)
 
+    def on_focus(self) -> None:
+        """There is always a chat to act on."""
+        if self.highlighted is None and self.option_count:
+            self.highlighted = 0
+
     @property
     def highlighted_chat(self) -> int | None:
         """The chat that is highlighted."""

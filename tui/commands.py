@@ -43,8 +43,8 @@ BY_NAME = {command.name: command for command in COMMANDS}
 
 def is_command(text: str) -> bool:
     """Whether a message is meant for the program: a slash and a word that begins a command, on one line."""
-    word = text[1:].split(maxsplit=1)[0] if text.startswith("/") and len(text.split()) else ""
-    return text.startswith("/") and "\n" not in text.strip() and "/" not in word and bool(word)
+    word = text[1:].partition(" ")[0]
+    return text.startswith("/") and "\n" not in text.strip() and bool(word) and "/" not in word
 
 
 def parse(text: str) -> tuple[Command, str]:

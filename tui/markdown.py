@@ -91,7 +91,7 @@ class Prose:
     def _parse(self) -> None:
         tail = self.source[self._from :]
         units, starts = _units(_PARSER.parse(tail))
-        if self._open and units and not self._done:
+        if self._open and units and not self._done and units[0].node.type == "list_item":
             units[0].gap = self._open[0].gap  # an item that goes on alone still belongs to its list
         last = starts[-1] if starts else None
         if not self._done and len(units) > 1 and last:
