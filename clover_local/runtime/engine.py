@@ -54,7 +54,8 @@ class Snapshot:
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
-def _context(spec: Spec, n_ctx: int | None) -> int:
+def context_size(spec: Spec, n_ctx: int | None) -> int:
+    """The context asked for, or the default one; raises CloverError for one the model cannot have."""
     wanted = n_ctx if n_ctx is not None else min(spec.context_length, DEFAULT_CONTEXT)
     if not 1 <= wanted <= spec.context_length:
         raise CloverError(
@@ -117,7 +118,7 @@ class Engine:
         """
         file = GgufFile.open(path)
         spec = Spec.from_gguf(file)
-        wanted = _context(spec, n_ctx)
+        wanted = context_size(spec, n_ctx)
         where, kinds = choose_device(device), (kv_type_k, kv_type_v)
         if not where.is_gpu:
             return cls._build(file, spec, wanted, where, kinds, threads, frozenset(), progress)
