@@ -35,7 +35,17 @@ def library(source: str, values: tuple[tuple[str, int], ...]) -> C.CDLL:
         (folder / name).write_text(text)
     key = hashlib.sha256(repr(values).encode()).hexdigest()[:8]
     target = folder / f"{source}-{key}.so"
-    flags = ["-std=c++20", "-O2", "-w", "-shared", "-fPIC", "-march=x86-64-v3", "-DEMULATED", "-fno-gnu-unique", f"-I{HERE}"]
+    flags = [
+        "-std=c++20",
+        "-O2",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-march=x86-64-v3",
+        "-DEMULATED",
+        "-fno-gnu-unique",
+        f"-I{HERE}",
+    ]
     command = [compiler, *flags, *definitions(dict(values)), "-x", "c++", str(folder / f"{source}.cu")]
     done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -8,7 +8,15 @@ import numpy as np
 
 from clover_local.model.spec import Preview, Spec
 from clover_local.model.weights import wanted
-from clover_local.runtime.cuda.network import BLOCKS, Machine, Network, Place, StatePlaces, build, matrix_bytes
+from clover_local.runtime.cuda.network import (
+    BLOCKS,
+    Machine,
+    Network,
+    Place,
+    StatePlaces,
+    build,
+    matrix_bytes,
+)
 
 SMALL = Spec(
     name="small", architecture="qwen35moe", layers=4, attention_interval=4, hidden=256, vocab=640, context_length=4096,

@@ -29,7 +29,11 @@ class Session:
         if kind == "commit":
             return commit(self.net)
         width = width_for(rows)
-        return preview(self.net, width) if kind == "preview" else causal(self.net, width, keep_state=kind == "store")
+        return (
+            preview(self.net, width)
+            if kind == "preview"
+            else causal(self.net, width, keep_state=kind == "store")
+        )
 
     def begin(self, kind: str, rows: int, tokens: Sequence[int]) -> None:
         """Set the inputs of a pass."""
@@ -62,7 +66,9 @@ def outputs(session: Session, one: Launch, rows: int) -> Iterator[tuple[str, np.
     elif one.kernel == "rms_norm":
         yield from _acts(read, work.h, rows, spec.hidden)
     elif one.kernel in ("gdn_causal", "gdn_preview", "attention_combine"):
-        yield from _acts(read, work.mixed, rows, spec.value_size if "gdn" in one.kernel else spec.heads * spec.head_dim)
+        yield from _acts(
+            read, work.mixed, rows, spec.value_size if "gdn" in one.kernel else spec.heads * spec.head_dim
+        )
     elif one.kernel == "attention_prepare":
         yield "queries", read(work.queries, np.float16, rows, spec.heads * spec.head_dim)
     elif one.kernel == "moe_route":
@@ -79,7 +85,10 @@ def outputs(session: Session, one: Launch, rows: int) -> Iterator[tuple[str, np.
     elif one.kernel in ("gdn_replay", "gdn_ring"):
         layer = spec.gdn_layers[-1]
         yield "ring", read(net.state.ring[layer], np.float32, spec.channels, 3)
-        yield "memory", read(net.state.memory[layer], np.float32, spec.value_heads, spec.gdn_head_dim**2)
+        yield (
+            "memory",
+            read(net.state.memory[layer], np.float32, spec.value_heads, spec.gdn_head_dim**2)[:, ::7],
+        )
 
 
 def _acts(read, acts: A.Acts, rows: int, k: int) -> Iterator[tuple[str, np.ndarray]]:  # type: ignore[no-untyped-def]
@@ -90,7 +99,9 @@ def _acts(read, acts: A.Acts, rows: int, k: int) -> Iterator[tuple[str, np.ndarr
     yield "sums", scale[..., 1]
 
 
-def trace(session: Session, scenario: Sequence[tuple[str, int]] = SCENARIO) -> Iterator[tuple[str, np.ndarray]]:
+def trace(
+    session: Session, scenario: Sequence[tuple[str, int]] = SCENARIO
+) -> Iterator[tuple[str, np.ndarray]]:
     """Run a scenario kernel by kernel; yields a name and a value for everything that was written."""
     rng = np.random.default_rng(7)
     for number, (kind, rows) in enumerate(scenario):

@@ -78,9 +78,7 @@ class GdnLayer(C.Structure):
 
     _fields_ = tuple(
         (name, Address)
-        for name in (
-            "y ring state taps decay dt_bias norm right logit_scale history_bias history_c".split()
-        )
+        for name in ("y ring state taps decay dt_bias norm right logit_scale history_bias history_c".split())
     )
 
 
@@ -200,7 +198,11 @@ class RowResult(C.Structure):
 class ChooseArgs(C.Structure):
     """The choice of every row."""
 
-    _fields_ = (*((name, Address) for name in "logits parts out run".split()), ("vocab", Int), ("splits", Int))
+    _fields_ = (
+        *((name, Address) for name in "logits parts out run".split()),
+        ("vocab", Int),
+        ("splits", Int),
+    )
 
 
 KERNEL_ARGUMENTS: tuple[type[C.Structure], ...] = (

@@ -92,9 +92,7 @@ def _nvrtc():  # type: ignore[no-untyped-def]
     try:
         from cuda.bindings import nvrtc
     except ImportError:
-        raise CloverError(
-            "the CUDA bindings are not installed", "pip install 'clover-local[cuda]'"
-        ) from None
+        raise CloverError("the CUDA bindings are not installed", "pip install 'clover-local[cuda]'") from None
     return nvrtc
 
 

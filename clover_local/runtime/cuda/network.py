@@ -122,7 +122,9 @@ def allocate(spec: Spec, machine: Machine, max_seen: int) -> Workspace:
     """Reserve the scratch. `max_seen`: distinct tokens a response may hold."""
     rows, inner = A.MAX_ROWS, spec.heads * spec.head_dim
     group = spec.heads // spec.kv_heads
-    queries = 8 * splits_of(1) * spec.kv_heads * group  # the product of splits and rows is the same for all widths
+    queries = (
+        8 * splits_of(1) * spec.kv_heads * group
+    )  # the product of splits and rows is the same for all widths
     return Workspace(
         run=machine.alloc(C.sizeof(A.Pass)),
         x=machine.alloc(rows * spec.hidden * 4),
@@ -155,9 +157,13 @@ def gdn_width(spec: Spec) -> int:
     return spec.channels + spec.value_size + 2 * spec.value_heads
 
 
-def build(spec: Spec, places: Mapping[str, Place], state: StatePlaces, machine: Machine, max_seen: int) -> Network:
+def build(
+    spec: Spec, places: Mapping[str, Place], state: StatePlaces, machine: Machine, max_seen: int
+) -> Network:
     """Reserve scratch and upload tables for a model whose weights and state already lie on the device."""
-    gdn = {layer: _gdn_layer(spec, i, layer, places, state, machine) for i, layer in enumerate(spec.gdn_layers)}
+    gdn = {
+        layer: _gdn_layer(spec, i, layer, places, state, machine) for i, layer in enumerate(spec.gdn_layers)
+    }
     table = np.frombuffer(b"".join(bytes(layer) for layer in gdn.values()), np.uint8)
     address = machine.alloc(max(len(table), 1))
     machine.write(address, table)
@@ -171,7 +177,12 @@ def _gdn_layer(
 ) -> A.GdnLayer:
     preview = [0, 0, 0, 0]
     if spec.preview is not None:
-        arrays = (spec.preview.conv_right, spec.preview.logit_scale, spec.preview.history_bias, spec.preview.history_c)
+        arrays = (
+            spec.preview.conv_right,
+            spec.preview.logit_scale,
+            spec.preview.history_bias,
+            spec.preview.history_c,
+        )
         for i, array in enumerate(arrays):
             data = np.ascontiguousarray(array[index], np.float32)
             preview[i] = machine.alloc(data.nbytes)

@@ -84,7 +84,15 @@ def _norm(net: Network, weight: str, width: int) -> Launch:
 
 
 def _dense(
-    net: Network, x: A.Acts, k: int, parts: Sequence[tuple[str, int]], out: int, ld: int, width: int, *, add: bool = False
+    net: Network,
+    x: A.Acts,
+    k: int,
+    parts: Sequence[tuple[str, int]],
+    out: int,
+    ld: int,
+    width: int,
+    *,
+    add: bool = False,
 ) -> Launch:
     """Matrices (name, rows) behind one input, their outputs side by side in rows of ld values at `out`."""
     segments, tile, column = (A.Segment * A.SEGMENTS)(), 0, 0
@@ -116,7 +124,14 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
     inputs = net.gdn[layer]
     yield _dense(net, work.h, spec.hidden, parts, inputs.y, gdn_width(spec), width)
     args = A.GdnArgs(
-        inputs, work.mixed, work.run, spec.key_heads, spec.value_heads, gdn_width(spec), int(keep_state), spec.norm_eps
+        inputs,
+        work.mixed,
+        work.run,
+        spec.key_heads,
+        spec.value_heads,
+        gdn_width(spec),
+        int(keep_state),
+        spec.norm_eps,
     )
     yield _gdn_launch(net, "gdn_preview" if preview else "gdn_causal", (spec.value_heads, 1), args, width)
     out = [(f"{prefix}ssm_out.weight", spec.hidden)]
@@ -142,7 +157,11 @@ def _ring(net: Network) -> Launch:
 def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
     spec, work, prefix = net.spec, net.work, f"blk.{layer}."
     inner, kv, ld = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, attention_width(spec)
-    parts = [(f"{prefix}attn_q.weight", 2 * inner), (f"{prefix}attn_k.weight", kv), (f"{prefix}attn_v.weight", kv)]
+    parts = [
+        (f"{prefix}attn_q.weight", 2 * inner),
+        (f"{prefix}attn_k.weight", kv),
+        (f"{prefix}attn_v.weight", kv),
+    ]
     yield _dense(net, work.h, spec.hidden, parts, work.projected, ld, width)
     keys, values, head = net.state.keys[layer], net.state.values[layer], (("HEAD", spec.head_dim),)
     norms = (net.places[f"{prefix}attn_{part}_norm.weight"].address for part in "qk")
@@ -178,7 +197,9 @@ def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch
     entries = min(spec.experts, width * spec.experts_used) + 1
     grid = min(entries * spec.expert_width // 32, RESIDENT[width] * net.processors)
     yield Launch("moe", "moe_gate_up", (grid, 1), 256, experts, values=_tiles(width, *types[0], *types[1]))
-    yield Launch("moe", "moe_down", (-(-spec.hidden // TILE), 1), 256, experts, values=_tiles(width, *types[2]))
+    yield Launch(
+        "moe", "moe_down", (-(-spec.hidden // TILE), 1), 256, experts, values=_tiles(width, *types[2])
+    )
 
 
 def _expert_types(net: Network, prefix: str, part: str) -> C.Array[C.c_int]:
