@@ -6,6 +6,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 from clover_local.bench.figures import total
 from clover_local.bench.math500 import Live
@@ -20,10 +21,13 @@ class Board:
 
     def __init__(self, modes: Iterable[str], problems: int, records: Iterable[Record]) -> None:
         self._progress = Progress(
-            TextColumn("{task.description:<8}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.description}", table_column=Column(min_width=7, no_wrap=True)),
+            BarColumn(bar_width=8, table_column=Column(min_width=8, no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(min_width=2 * len(str(problems)) + 1, no_wrap=True)),
+            TextColumn(
+                "{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+            ),
+            expand=True,
             console=Console(stderr=True),
             refresh_per_second=REFRESH,
         )
@@ -77,8 +81,10 @@ class Board:
         if mode != "plain" and plain.tokens_per_second:
             yield f"{number(stats.tokens_per_second / plain.tokens_per_second, 2)}× plain"
         if mode != "plain":
-            yield f"{number(stats.tokens_per_pass, 2)} tokens a pass"
-        yield self._left()
+            yield f"{number(stats.tokens_per_pass, 2)} a pass"
+        left = self._left()
+        if left:
+            yield left
 
     def _left(self) -> str:
         """Time left at the pace of this session, all modes together."""
