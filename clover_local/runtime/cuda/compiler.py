@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -88,7 +89,7 @@ def compile_source(name: str, files: Mapping[str, str], options: list[str]) -> b
     return binary
 
 
-def _nvrtc():  # type: ignore[no-untyped-def]
+def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc
     except ImportError:
@@ -104,13 +105,13 @@ def _nvrtc_version() -> tuple[int, int]:
     return major, minor
 
 
-def _check_all(result: tuple) -> tuple:  # type: ignore[type-arg]
+def _check_all(result: tuple[Any, ...]) -> tuple[Any, ...]:
     code, *values = result
     if int(code) != 0:
         raise CloverError(f"NVRTC failed: {code.name}")
     return tuple(values)
 
 
-def _check(result: tuple):  # type: ignore[type-arg,no-untyped-def]
+def _check(result: tuple[Any, ...]) -> Any:
     values = _check_all(result)
     return values[0] if values else None

@@ -20,10 +20,14 @@ ATTENTION_HEADS = (64, 128, 256)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies on the device and of which ggml type it is."""
+    """Where a tensor lies on the device and of which ggml type it is.
+
+    `stride`: bytes from one expert's matrix to the next; None when they follow each other.
+    """
 
     address: int
     type: str
+    stride: int | None = None
 
 
 class Machine(Protocol):
@@ -200,7 +204,7 @@ def _expert_tables(
     for part in ("gate", "up", "down"):
         routed = places[f"blk.{layer}.ffn_{part}_exps.weight"]
         shared = places[f"blk.{layer}.ffn_{part}_shexp.weight"]
-        size = matrix_bytes(routed.type, *expert_shape(spec, part))
+        size = routed.stride or matrix_bytes(routed.type, *expert_shape(spec, part))
         pointers = [routed.address + e * size for e in range(spec.experts)]
         data = np.array([*pointers, shared.address], np.uint64)
         tables.append(machine.alloc(data.nbytes))

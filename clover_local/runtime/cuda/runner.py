@@ -1,0 +1,182 @@
+"""Runs whole passes as captured graphs over an engine's weights and state. Token ids in, choices out.
+
+It shares the ggml backend's context: weights are read where ggml put them, KV caches, rings and states are ggml's
+tensors, so both can work on one conversation in turns, each after the other has finished.
+"""
+
+import ctypes as C
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clover_local.ggml.lib import Node
+from clover_local.ggml.types import tensor_type
+from clover_local.model.passes import Kind, Model, State
+from clover_local.model.processing import Processing
+from clover_local.model.spec import MAX_ROWS, Spec
+from clover_local.model.weights import Weights
+from clover_local.runtime.cuda import arguments as A
+from clover_local.runtime.cuda import passes
+from clover_local.runtime.cuda.device import Device
+from clover_local.runtime.cuda.network import Network, Place, StatePlaces, build, matrix_bytes, unsupported
+
+RESULT = np.dtype([("id", np.int32), ("p", np.float32), ("entropy", np.float32), ("next_p", np.float32)])
+MAX_STOPS = 64
+
+
+@dataclass(frozen=True)
+class Response:
+    """What the processing of one pass depends on.
+
+    `counts` of the committed response; `counted`: rows 0..r count for row r too; per row the bias of every stop
+    token and of the end of the reasoning.
+    """
+
+    settings: Processing | None = None
+    counts: Mapping[int, int] | None = None
+    counted: bool = False
+    length_bias: Sequence[float] = ()
+    think_bias: Sequence[float] = ()
+
+
+def why_not(model: Model) -> str | None:
+    """Why an engine's model cannot run on the kernels, as the end of a sentence; None when it can."""
+    name = model.backend.device.name
+    if not name.startswith("CUDA"):
+        return f"the device is {name}, not an NVIDIA card"
+    if model.weights.host is not None:
+        return "some of its experts lie in the computer's memory"
+    kinds = {
+        tensor_type(node.contents.type).name
+        for state in model.state.attention.values()
+        for node in (state.k, state.v)
+    }
+    types = {name: place.type for name, place in places_of(model.spec, model.weights).items()}
+    return unsupported(model.spec, types, ", ".join(sorted(kinds)))
+
+
+def places_of(spec: Spec, weights: Weights) -> dict[str, Place]:
+    """Addresses of all tensors by their names in the file, merged ones taken apart again."""
+    places = {name: Place(int(node.contents.data), _type(node)) for name, node in weights.nodes.items()}
+    for names, node in weights.merged.items():
+        kind, k = _type(node), int(node.contents.ne[0])
+        sizes = [matrix_bytes(kind, k, rows) for rows in weights.parts[names]]
+        offset = 0
+        for name, size in zip(names, sizes, strict=True):
+            stride = sum(sizes) if name.endswith("_exps.weight") else None
+            places[name] = Place(int(node.contents.data) + offset, kind, stride)
+            offset += size
+    return places
+
+
+def _type(node: Node) -> str:
+    return tensor_type(int(node.contents.type)).name
+
+
+def _state(state: State) -> StatePlaces:
+    at = lambda node: int(node.contents.data)  # noqa: E731
+    return StatePlaces(
+        {layer: at(one.k) for layer, one in state.attention.items()},
+        {layer: at(one.v) for layer, one in state.attention.items()},
+        {layer: at(one.ring) for layer, one in state.gdn.items()},
+        {layer: at(one.s) for layer, one in state.gdn.items()},
+    )
+
+
+class Runner:
+    """The passes of one model on one card."""
+
+    def __init__(self, model: Model, n_ctx: int) -> None:
+        """Raises CloverError when the kernels cannot be compiled or memory is short; see `why_not` first."""
+        digits = "".join(c for c in model.backend.device.name if c.isdigit())
+        self.device = Device(int(digits or 0))
+        spec = model.spec
+        self.net: Network = build(
+            spec, places_of(spec, model.weights), _state(model.state), self.device, n_ctx + MAX_ROWS
+        )
+        self._graphs: dict[tuple[str, int], Any] = {}
+        self._host = self.device.pinned(
+            C.sizeof(A.Pass) + C.sizeof(A.Processing) + A.MAX_ROWS * RESULT.itemsize
+        )
+        self._run, rest = np.split(self._host, [C.sizeof(A.Pass)])
+        self._settings, self._results = np.split(rest, [C.sizeof(A.Processing)])
+        self._tokens: list[int] = []
+        self.device.prepare(
+            one for kind in Kind for width in passes.WIDTHS for one in self._launches(kind, width)
+        )
+
+    def _launches(self, kind: str, width: int) -> list[passes.Launch]:
+        if kind == "commit":
+            return passes.commit(self.net)
+        if kind == Kind.PREVIEW:
+            return passes.preview(self.net, width) if self.net.spec.can_draft else []
+        return passes.causal(self.net, width, keep_state=kind == Kind.STORE)
+
+    def _graph(self, kind: str, width: int) -> Any:
+        if (kind, width) not in self._graphs:
+            self._graphs[kind, width] = self.device.capture(self._launches(kind, width))
+        return self._graphs[kind, width]
+
+    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> np.ndarray:
+        """Run a pass over `past` committed tokens; returns (id, p, entropy, next_p) per row.
+
+        A STORE pass has moved the state when this returns; `past` + rows must fit into the context.
+        """
+        n = len(tokens)
+        graph = self._graph(kind, passes.width_for(n))
+        self._tokens = list(tokens)
+        self._send_run(past, replay=n, counted=response.counted)
+        self._send_processing(response)
+        self.device.replay(graph)
+        self.device.fetch(self._results, self.net.work.results)
+        self.device.finish()
+        return self._results.view(RESULT)[:n].copy()
+
+    def commit(self, rows: int, past: int) -> None:
+        """Replay the first rows of the last VERIFY pass into the state."""
+        graph = self._graph("commit", MAX_ROWS)
+        self._send_run(past, replay=rows, counted=False)
+        self.device.replay(graph)
+        self.device.finish()
+
+    def logits(self, rows: int) -> Callable[[], np.ndarray]:
+        """Reads the processed logits [rows, vocab] of the last pass; valid until the next one."""
+        return lambda: self.device.read(self.net.work.logits, np.float32, rows, self.net.spec.vocab)
+
+    def _send_run(self, past: int, *, replay: int, counted: bool) -> None:
+        padded = (C.c_int * A.MAX_ROWS)(*self._tokens)
+        run = A.Pass(len(self._tokens), past, replay, int(counted), padded)
+        self._run[:] = np.frombuffer(bytes(run), np.uint8)
+        self.device.send(self.net.work.run, self._run)
+
+    def _send_processing(self, response: Response) -> None:
+        spec, work = self.net.spec, self.net.work
+        constants = A.Processing(
+            repetition=1.0, think_id=-1, mask_id=-1 if spec.mask_id is None else spec.mask_id
+        )
+        settings = response.settings
+        if settings is not None:
+            if settings.penalizes:
+                counts = dict(response.counts or {})
+                for token in self._tokens if response.counted else ():
+                    counts.setdefault(token, 0)
+                constants.presence, constants.frequency = settings.presence, settings.frequency
+                constants.repetition, constants.seen = settings.repetition, len(counts)
+                if counts:
+                    self.device.write(work.seen, np.fromiter(counts.keys(), np.int32, len(counts)))
+                    self.device.write(work.counts, np.fromiter(counts.values(), np.int32, len(counts)))
+            if settings.stop_ids and any(response.length_bias):
+                constants.stops = len(settings.stop_ids[:MAX_STOPS])
+                constants.length_bias[: len(response.length_bias)] = response.length_bias
+                self.device.write(work.stop_ids, np.array(settings.stop_ids[:MAX_STOPS], np.int32))
+            if settings.think_end_id is not None and any(response.think_bias):
+                constants.think_id = settings.think_end_id
+                constants.think_bias[: len(response.think_bias)] = response.think_bias
+        self._settings[:] = np.frombuffer(bytes(constants), np.uint8)
+        self.device.send(work.processing, self._settings)
+
+    def close(self) -> None:
+        """Free scratch, graphs and modules; the engine's weights and state stay."""
+        self.device.close()
