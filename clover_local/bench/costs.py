@@ -33,6 +33,7 @@ class Cost:
 
     @property
     def gigabytes_per_second(self) -> float | None:
+        """Weights read per second; None for a commit, which reads next to none."""
         return None if self.bytes is None else self.bytes / self.milliseconds / 1e6
 
 

@@ -175,6 +175,7 @@ class _Worker:
         self._ready = True
 
     def kill(self) -> None:
+        """End the process, whatever it is doing."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

@@ -111,4 +111,5 @@ def vram_used(name: str) -> int:
 
 
 def used(device: Device) -> int:
+    """Bytes of a device's memory in use."""
     return max(device.total - device.free, 0)

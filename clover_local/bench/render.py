@@ -22,10 +22,12 @@ def plain(value: Any) -> Any:
 
 
 def as_json(value: Any) -> str:
+    """One JSON value."""
     return json.dumps(plain(value), indent=1, ensure_ascii=False)
 
 
 def as_jsonl(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A JSON object per line."""
     return "\n".join(json.dumps(plain(row), ensure_ascii=False) for row in rows)
 
 
@@ -60,6 +62,7 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def percent(value: float | None) -> str:
+    """A share in percent, a dash where there is none."""
     return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f} %"
 
 

@@ -51,6 +51,7 @@ class Sample:
 
     @property
     def speed(self) -> float:
+        """Tokens per second; 0 when nothing was written."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -87,11 +88,12 @@ class Result:
         return total(found) if found else None
 
     def ratio(self, base: "Result | None") -> float | None:
-        """How many times as fast as another test: the median over the repetitions."""
+        """How many times as fast as another test: the median over the repetitions that measured both."""
         if base is None:
             return None
         pairs = zip(self.samples, base.samples, strict=True)
-        return median(own.speed / other.speed for own, other in pairs)
+        ratios = [own.speed / other.speed for own, other in pairs if other.speed]
+        return median(ratios) if ratios else None
 
 
 def random_workload(vocab: int, count: int, length: int, *, seed: int = 1) -> Workload:

@@ -16,7 +16,7 @@ from clover_local.bench.stock import Stock
 from clover_local.decoding.generate import generate
 from clover_local.decoding.settings import Mode, Settings
 from clover_local.errors import CloverError, UsageError
-from clover_local.ggml.backend import choose_device
+from clover_local.ggml.backend import choose_device, devices
 from clover_local.ggml.gguf import GgufFile
 from clover_local.runtime.engine import Engine, default_threads
 
@@ -131,8 +131,10 @@ def _stock(args: argparse.Namespace, path: Path, engine: Engine) -> tuple[Stock 
             f"{device.free / 2**30:.1f} are free"
         )
     try:
+        gpus = [one.name for one in devices() if one.is_gpu]
+        gpu = gpus.index(device.name) if device.is_gpu else None
         threads = args.threads or default_threads()
-        return Stock(path, n_ctx=engine.n_ctx, threads=threads, gpu=device.is_gpu), ""
+        return Stock(path, n_ctx=engine.n_ctx, threads=threads, gpu=gpu), ""
     except CloverError as problem:
         return None, str(problem)
 

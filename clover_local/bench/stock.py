@@ -24,16 +24,21 @@ def _on_log(level: int, text: bytes, _: object) -> None:
 
 
 class Stock:
-    """A model in stock llama.cpp with one sequence. The context is `n_ctx` tokens; close it after use."""
+    """A model in stock llama.cpp with one sequence of up to `n_ctx` tokens; close it after use.
 
-    def __init__(self, path: str | Path, *, n_ctx: int, threads: int, gpu: bool) -> None:
+    `gpu` is the number of the GPU that holds all of it, None for the CPU alone.
+    """
+
+    def __init__(self, path: str | Path, *, n_ctx: int, threads: int, gpu: int | None) -> None:
         self._model = self._context = None
         llama.llama_log_set(_on_log, ctypes.c_void_p(0))
         llama.llama_backend_init()
         self._model = llama.llama_model_load_from_file(str(path).encode(), _model_params(gpu))
         if not self._model:
             raise CloverError(f"stock llama.cpp cannot load {path}: {_reason()}")
-        self._context = llama.llama_init_from_model(self._model, _context_params(n_ctx, threads, gpu))
+        self._context = llama.llama_init_from_model(
+            self._model, _context_params(n_ctx, threads, gpu is not None)
+        )
         if not self._context:
             self.close()
             raise CloverError(f"stock llama.cpp cannot make a context for {path}: {_reason()}")
@@ -99,9 +104,11 @@ def _reason() -> str:
     return "; ".join(_messages) or "it gave no reason"
 
 
-def _model_params(gpu: bool) -> llama.llama_model_params:
+def _model_params(gpu: int | None) -> llama.llama_model_params:
     params = llama.llama_model_default_params()
-    params.n_gpu_layers = 999 if gpu else 0
+    params.n_gpu_layers = 0 if gpu is None else 999
+    params.split_mode = llama.LLAMA_SPLIT_MODE_NONE
+    params.main_gpu = gpu or 0
     params.use_extra_bufts = False  # repacked CPU weights crash with AMX builds and cost a copy of the file
     return params
 

@@ -41,6 +41,7 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str]:
+        """What makes a record one of its kind: a problem and a mode."""
         return self.problem, self.mode
 
 
@@ -105,6 +106,7 @@ class RunFile:
         self.records.append(record)
 
     def close(self) -> None:
+        """Let go of the file."""
         self._file.close()
 
 

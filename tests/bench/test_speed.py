@@ -48,7 +48,7 @@ def test_stock_computes_what_we_compute(engine: Engine, synthetic: Path) -> None
     engine.begin_response(None)
     rows = engine.prefill(tokens)
     assert rows is not None
-    with Stock(synthetic, n_ctx=512, threads=1, gpu=False) as stock:
+    with Stock(synthetic, n_ctx=512, threads=1, gpu=None) as stock:
         assert stock.prefill(tokens) > 0
         ours, theirs = rows.logits()[-1], stock.logits()
         told = np.isfinite(ours)  # all but the mask token
@@ -65,12 +65,12 @@ def test_stock_refuses_with_a_reason(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(CloverError, match=r"stock llama\.cpp cannot load .*broken\.gguf: \S"):
-        Stock(broken, n_ctx=64, threads=1, gpu=False)
+        Stock(broken, n_ctx=64, threads=1, gpu=None)
 
 
 def test_everybody_takes_turns_and_stock_decodes_what_plain_wrote(engine: Engine, synthetic: Path) -> None:
     workload = speed.random_workload(engine.spec.vocab, 2, 8)
-    with Stock(synthetic, n_ctx=512, threads=1, gpu=False) as stock:
+    with Stock(synthetic, n_ctx=512, threads=1, gpu=None) as stock:
         party = speed.Bench(engine, workload, Settings(), stock)
         tests = speed.tests((16,), 6, ("self",), stock=True)
         assert [(t.name, t.mode, t.stock) for t in tests] == [
