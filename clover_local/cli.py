@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {  # name, which is also the module in clover_local.c
     "run": "answer one prompt and print the answer",
     "convert": "turn a checkpoint into one quantized GGUF",
     "inspect": "show what a model file holds",
+    "plan": "show what of a model goes where before it is loaded",
     "bench": "measure speed, or answer MATH-500",
     "doctor": "show what the program found here, and what is wrong with it",
 }

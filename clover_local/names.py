@@ -55,7 +55,7 @@ def from_hub(repo: str, quant: str | None = None, *, offline: bool = False) -> P
         folder = Path(ask(repo, lambda: snapshot_download(repo, local_files_only=True)))
         names = [str(file.relative_to(folder)) for file in folder.rglob("*.gguf")]
         return folder / choose(names, repo, quant)
-    names = ask(repo, lambda: HfApi().list_repo_files(repo))
+    names = [file.rfilename for file in ask(repo, lambda: HfApi().model_info(repo)).siblings or []]
     wanted = choose(names, repo, quant)
     sidecar = wanted.removesuffix(".gguf") + ".preview.gguf"
     if sidecar in names:
