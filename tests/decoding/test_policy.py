@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from clover_local.decoding.acceptance import Acceptance
+from clover_local.decoding.calibrate import calibrate
 from clover_local.decoding.costs import Costs
 from clover_local.decoding.drafts import Draft, NgramDrafter
 from clover_local.decoding.policy import VERIFY_ROWS, Always, Policy, Round
+from tests.decoding.fake import FakeEngine
 
 Chance = Callable[[int], float]  # token place -> chance that a drafted token is kept, given the ones before
 H200 = {"plain": {1: 3.64}, "draft": {4: 5.6, 8: 7.0, 16: 9.6, 32: 14.4}}
@@ -239,3 +241,26 @@ def test_free_drafts_follow_the_longest_latest_match() -> None:
 def test_a_text_that_repeats_itself_goes_on() -> None:
     assert NgramDrafter([9, 1, 2, 3, 1, 2, 3]).draft(7) is not None
     assert NgramDrafter([9, 1, 2, 3, 1, 2, 3]).draft(7).ids == (1, 2, 3, 1, 2, 3, 1)
+
+
+def test_calibration_measures_the_shapes_that_decide_and_commits_nothing() -> None:
+    engine, costs = FakeEngine(), Costs()
+    engine.prefill([1, 2, 3])
+    engine.ms = lambda kind, rows: {"draft": 2.0, "verify": 1.0}[kind] * rows + len(engine.passes) % 2
+    calibrate(engine, costs, clock=engine.clock)
+    assert engine.tokens == (1, 2, 3) and costs.known
+    measured = costs.measured()
+    assert measured["plain"].keys() == {1} and {4, 8, 16} <= measured["draft"].keys()
+    assert measured["draft"][16] == pytest.approx(32, abs=1) and measured["verify"][8] == pytest.approx(
+        8, abs=1
+    )
+
+
+def test_calibration_ends_when_its_time_is_over_or_the_context_is_full() -> None:
+    engine, costs = FakeEngine(), Costs()
+    engine.ms = lambda kind, rows: 400.0
+    calibrate(engine, costs, seconds=1.0, clock=engine.clock)
+    assert len(engine.passes) == 3 and costs.known, "one shape is begun before the second is over"
+    engine = FakeEngine(n_ctx=10)
+    calibrate(engine, Costs(), clock=engine.clock)
+    assert max(rows for _, rows in engine.passes) <= 10
