@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clover_local.cli import COMMANDS, main
+from clover_local.commands.progress import bar
 from clover_local.names import DEMO_FILE
 
 QUESTION = "Mia has 145 stamps and buys 38 more stamps. She gives 17 stamps to a friend. How many stamps now?"
@@ -246,7 +247,7 @@ def test_a_device_or_context_that_is_not_there(trained_int4: Path) -> None:
 
 def test_every_command_has_a_module_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(__file__).parents[1] / "clover_local/commands"
-    shared = {"__init__", "options"}
+    shared = {"__init__", "options", "progress"}
     assert {path.stem for path in folder.glob("*.py")} - shared == set(COMMANDS)
     for name, does in COMMANDS.items():
         with pytest.raises(SystemExit) as stop:
@@ -268,21 +269,40 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
 
 def terminal(*args: str, **env: str) -> bytes:
-    """What the command writes when stderr is a terminal."""
+    """What Python writes to stderr when that is a terminal."""
     main_end, other_end = pty.openpty()
-    command = [sys.executable, "-m", "clover_local", *args]
-    subprocess.run(command, stdin=other_end, stderr=other_end, env=os.environ | env, check=False, timeout=60)
+    environment = os.environ | {"TERM": "xterm"} | env
+    command = [sys.executable, *args]
+    subprocess.run(command, stdin=other_end, stderr=other_end, env=environment, check=False, timeout=60)
+    os.write(other_end, b"|")  # reading a terminal that nothing was written to would wait
     os.close(other_end)
-    out = os.read(main_end, 65536)
+    out = os.read(main_end, 65536).removesuffix(b"|")
     os.close(main_end)
     return out
 
 
 def test_errors_are_red_on_a_terminal_unless_no_color() -> None:
-    assert b"\033[1;31merror:" in terminal("fly", NO_COLOR="")
-    plain = terminal("fly", NO_COLOR="1")
+    assert b"\033[1;31merror:" in terminal("-m", "clover_local", "fly", NO_COLOR="")
+    plain = terminal("-m", "clover_local", "fly", NO_COLOR="1")
     assert b"error:" in plain and b"\033" not in plain
-    assert b"there is no prompt" in terminal("run", NO_COLOR="1"), "nothing waits for a prompt on a terminal"
+    assert b"there is no prompt" in terminal("-m", "clover_local", "run", NO_COLOR="1"), (
+        "nothing waits for a prompt on a terminal"
+    )
+
+
+def test_a_bar_shows_on_a_terminal_once_it_takes_long_and_is_gone_after() -> None:
+    with bar("loading", "bytes") as tell:
+        assert tell is None, "stderr is no terminal here"
+    code = (
+        "from clover_local.commands import progress\n"
+        "import sys, time\n"
+        "progress.PATIENCE = float(sys.argv[1])\n"
+        "with progress.bar('loading', 'bytes') as tell:\n"
+        "    for i in range(3): tell(i, 3); time.sleep(0.15)\n"
+    )
+    quick, slow = terminal("-c", code, "60"), terminal("-c", code, "0")
+    assert quick == b"" and b"loading" in slow
+    assert slow.endswith(b"\x1b[2K"), "the line is erased"
 
 
 # --- doctor ------------------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clover_local.commands import options
+from clover_local.commands.progress import bar
 from clover_local.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,11 +48,14 @@ def main(args: argparse.Namespace) -> int:
     """Answer the prompt; 130 when stopped by Ctrl-C, with what was written until then."""
     settings = options.settings_of(args)
     prompt, variables = read_prompt(args), template_variables(args)
-    from clover_local.api import load
+    from clover_local.api import load, resolve
 
     if args.model is None:
         print("note: this is the built-in demo model; --model names another", file=sys.stderr)
-    with load(args.model or "demo", **options.load_arguments(args)) as model:
+    path = resolve(args.model or "demo", offline=args.offline)
+    with bar(f"loading {path.name}", "bytes") as progress:
+        loaded = load(path, progress=progress, **options.load_arguments(args))
+    with loaded as model:
         if settings.mode != "plain" and not model.spec.can_draft:
             print(f"note: {model.path} holds no preview weights: one token at a time", file=sys.stderr)
         return answer(model, prompt, settings, args, variables)
@@ -69,8 +73,10 @@ def answer(
 
     parts: list[str] = []
     done: Done | None = None
-    with _stop_on_interrupt() as stopped:
-        for event in model.generate(prompt, settings, cancelled=stopped, **variables):
+    with ExitStack() as reading, _stop_on_interrupt() as stopped:
+        tell = reading.enter_context(bar("reading the prompt", "tokens"))
+        for event in model.generate(prompt, settings, cancelled=stopped, progress=tell, **variables):
+            reading.close()  # the prompt is in; the bar must be gone before the answer begins
             if isinstance(event, Tokens) and event.text:
                 parts.append(event.text)
                 if not args.json:

@@ -15,6 +15,7 @@ _MEASURED: tuple[tuple[CostKind, int], ...] = (
     ("verify", 16),
     ("draft", 8),
     ("verify", 8),
+    ("plain", 1),  # again: the first passes of a process also warm its caches
     ("verify", 2),
 )
 
