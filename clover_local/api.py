@@ -120,7 +120,7 @@ class Model:
 
         Done before the first answer that may draft; a program that has idle time may do it earlier.
         """
-        if self.spec.can_draft and not self.policy.costs.known:
+        if self.spec.can_draft and not self.policy.costs.measured():
             calibrate(self.engine, self.policy.costs)
 
     def close(self) -> None:

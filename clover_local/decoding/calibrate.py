@@ -6,16 +6,14 @@ from collections.abc import Callable
 from clover_local.decoding.costs import CostKind, Costs
 from clover_local.decoding.engine import Engine
 
-# What is measured first decides most: a plain step, then the widths that drafts and their verification take.
+# The most important first. Plain steps are missing: they move the state, and an answer begins with two of them.
 _MEASURED: tuple[tuple[CostKind, int], ...] = (
-    ("plain", 1),
     ("draft", 4),
     ("verify", 4),
     ("draft", 16),
     ("verify", 16),
     ("draft", 8),
     ("verify", 8),
-    ("plain", 1),  # again: the first passes of a process also warm its caches
     ("verify", 2),
 )
 
@@ -25,8 +23,7 @@ def calibrate(
 ) -> None:
     """Measure passes over the engine's present state, most important first, until `seconds` are over.
 
-    Nothing is committed; a verify pass of one row stands for a plain step. Each shape runs once to build its
-    graph and twice to be measured.
+    Nothing is committed. Each shape runs once to build its graph and twice to be measured.
     """
     mask, start = engine.spec.mask_id, clock()
     assert mask is not None, "a model that can draft has a mask token"

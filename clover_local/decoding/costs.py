@@ -4,6 +4,8 @@ from collections import deque
 from statistics import median_low
 from typing import Literal
 
+import numpy as np
+
 CostKind = Literal["plain", "draft", "verify"]
 MAX_ROWS = 32
 
@@ -14,20 +16,15 @@ _PRIOR: dict[CostKind, dict[int, float]] = {
     "draft": {1: 1.2, 4: 1.6, 8: 2.0, 16: 2.6, 32: 4.0},
     "verify": {1: 1.0, 2: 1.2, 4: 1.5, 8: 1.9, 16: 2.6, 32: 4.0},
 }
-_DRIFT = 0.05  # change of the plain step's cost that is worth new tables
+_DRIFT = 0.03  # change of a median that is worth new tables
 _KEPT = 9  # measurements per entry: the median of nine forgets a slow spell within a second
+_ROWS = np.arange(MAX_ROWS + 1)
 
 
-def _interpolate(points: dict[int, float]) -> list[float]:
-    """Values at rows 0 … MAX_ROWS: straight between the points, constant outside."""
+def _interpolate(points: dict[int, float]) -> np.ndarray:
+    """Values [MAX_ROWS + 1] by rows: straight between the points, constant outside."""
     known = sorted(points)
-    out = []
-    for rows in range(MAX_ROWS + 1):
-        below = max((k for k in known if k <= rows), default=known[0])
-        above = min((k for k in known if k >= rows), default=known[-1])
-        part = (rows - below) / (above - below) if above > below else 0.0
-        out.append(points[below] + part * (points[above] - points[below]))
-    return out
+    return np.interp(_ROWS, known, [points[rows] for rows in known])
 
 
 class Costs:
@@ -36,23 +33,26 @@ class Costs:
     def __init__(self) -> None:
         self._prior = {kind: _interpolate(points) for kind, points in _PRIOR.items()}
         self._seen: dict[tuple[CostKind, int], deque[float]] = {}
+        self._medians: dict[tuple[CostKind, int], float] = {}  # as the tables have them
         self._tables: dict[CostKind, list[float]] = {}
-        self._scale = self._plain()  # the plain step's cost that the tables were made with
 
     def observe(self, kind: CostKind, rows: int, ms: float, *, warm: bool = False) -> None:
         """Learn from one pass. The first of a shape may have built its graph, so it counts no more than was
         expected of it, unless the shape is `warm`.
         """
-        if (kind, rows) not in self._seen:
+        key = kind, rows
+        if key not in self._seen:
             if not warm and self.known:
                 ms = min(ms, self.ms(kind, rows))
-            self._seen[kind, rows] = deque(maxlen=_KEPT)
-        self._seen[kind, rows].append(ms)
-        if kind != "plain":
-            self._tables.pop(kind, None)
-        elif abs(self._plain() - self._scale) > _DRIFT * self._scale:
-            self._scale = self._plain()
-            self._tables.clear()
+            self._seen[key] = deque(maxlen=_KEPT)
+        self._seen[key].append(ms)
+        median = median_low(self._seen[key])
+        if abs(median - self._medians.get(key, 0.0)) > _DRIFT * median:
+            self._medians[key] = median
+            if kind == "plain":
+                self._tables.clear()  # every table is made in plain steps
+            else:
+                self._tables.pop(kind, None)
 
     @property
     def known(self) -> bool:
@@ -60,7 +60,7 @@ class Costs:
         return len(self._seen.get(("plain", 1), ())) >= 2
 
     def ms(self, kind: CostKind, rows: int) -> float:
-        """The expected milliseconds of a pass."""
+        """The expected milliseconds of a pass; in plain steps until one was measured."""
         table = self._tables.get(kind)
         if table is None:
             table = self._tables[kind] = self._table(kind)
@@ -73,15 +73,8 @@ class Costs:
             out.setdefault(kind, {})[rows] = median_low(seen)
         return out
 
-    def _plain(self) -> float:
-        return median_low(self._seen["plain", 1]) if self.known else 1.0
-
     def _table(self, kind: CostKind) -> list[float]:
-        plain, prior = self._scale, self._prior[kind]
-        ratios = {
-            rows: median_low(seen) / (plain * prior[rows])
-            for (of, rows), seen in self._seen.items()
-            if of == kind
-        }
-        scale = _interpolate(ratios) if ratios else [1.0] * (MAX_ROWS + 1)
-        return [plain * prior[rows] * scale[rows] for rows in range(MAX_ROWS + 1)]
+        expected = self._prior[kind] * self._medians.get(("plain", 1), 1.0)
+        ratios = {rows: ms / expected[rows] for (of, rows), ms in self._medians.items() if of == kind}
+        table: list[float] = (expected * _interpolate(ratios) if ratios else expected).tolist()
+        return table

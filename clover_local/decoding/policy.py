@@ -67,7 +67,7 @@ class Policy:
     WINDOW = 256
     LOSS = 0.03
     CREDIT = 0.2  # share of the window's gains that may be lost again before drafting stops
-    REFRESH = 64  # rounds after which a plain step is taken to measure its cost anew
+    REFRESH = 32  # rounds after which a plain step is taken to measure its cost anew
     FIRST_GAP, LAST_GAP = 16, 256  # plain steps between two tries while drafting does not pay
     MEMORY = 0.8  # weight of the past in the running reach of drafts
 

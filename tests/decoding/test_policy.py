@@ -248,9 +248,9 @@ def test_calibration_measures_the_shapes_that_decide_and_commits_nothing() -> No
     engine.prefill([1, 2, 3])
     engine.ms = lambda kind, rows: {"draft": 2.0, "verify": 1.0}[kind] * rows + len(engine.passes) % 2
     calibrate(engine, costs, clock=engine.clock)
-    assert engine.tokens == (1, 2, 3) and costs.known
+    assert engine.tokens == (1, 2, 3) and not costs.known, "plain steps move the state"
     measured = costs.measured()
-    assert measured["plain"].keys() == {1} and {4, 8, 16} <= measured["draft"].keys()
+    assert {4, 8, 16} <= measured["draft"].keys() & measured["verify"].keys()
     assert measured["draft"][16] == pytest.approx(32, abs=1) and measured["verify"][8] == pytest.approx(
         8, abs=1
     )
@@ -260,7 +260,7 @@ def test_calibration_ends_when_its_time_is_over_or_the_context_is_full() -> None
     engine, costs = FakeEngine(), Costs()
     engine.ms = lambda kind, rows: 400.0
     calibrate(engine, costs, seconds=1.0, clock=engine.clock)
-    assert len(engine.passes) == 3 and costs.known, "one shape is begun before the second is over"
+    assert len(engine.passes) == 3, "the first shape is begun before the second is over"
     engine = FakeEngine(n_ctx=10)
     calibrate(engine, Costs(), clock=engine.clock)
     assert max(rows for _, rows in engine.passes) <= 10
