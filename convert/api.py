@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +12,9 @@ from clover_local.convert.metadata import Origin, keys
 from clover_local.convert.output import GO_ON, Output
 from clover_local.convert.plan import SLICE_VALUES, Plan, general_notes, match_names, place
 from clover_local.convert.run import Job, Report, carry_out
-from clover_local.convert.source import Source, open_source
+from clover_local.convert.source import LocalSource, Source
 from clover_local.convert.tokenizer import read_tokenizer
-from clover_local.errors import CloverError, UsageError
+from clover_local.errors import CloverError, ModelError, UsageError
 from clover_local.quant.recipes import Rule, parse_override, weight_type
 from clover_local.quant.recipes import recipe as find_recipe
 
@@ -133,3 +134,22 @@ def fingerprint(job: Job) -> str:
     for line in (str(SLICE_VALUES), *job.source.identity()):
         mark.update(line.encode() + b"\n")
     return mark.hexdigest()
+
+
+def open_source(source: str | Path, *, discard_shards: bool = False) -> Source:
+    """A folder that exists, else a hub id `owner/name`."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if discard_shards:
+            raise CloverError(
+                f"--discard-shards deletes downloads, and {path} is a folder of your own",
+                "leave the option out",
+            )
+        return LocalSource.open(path)
+    if path.exists():
+        raise ModelError(f"{path} is a file; clover convert takes a checkpoint folder or a hub id")
+    if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", str(source)):
+        raise ModelError(f"there is no folder {source}", "give a checkpoint folder or a hub id owner/name")
+    from clover_local.convert.hub import HubSource
+
+    return HubSource.open(str(source), discard=discard_shards)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from clover_local.convert.files import read_object
 from clover_local.convert.shards import Shard
-from clover_local.errors import CloverError, ModelError
+from clover_local.errors import ModelError
 
 INDEX = "model.safetensors.index.json"
 _PLAIN = re.compile(r"[\w][\w.+-]*\.safetensors")
@@ -142,22 +142,3 @@ def _from_headers(folder: Path) -> dict[str, str]:
     if not weight_map:
         raise ModelError(f"{folder} holds no safetensors files", "only safetensors checkpoints are converted")
     return weight_map
-
-
-def open_source(source: str | Path, *, discard_shards: bool = False) -> Source:
-    """A folder that exists, else a hub id `owner/name`."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        if discard_shards:
-            raise CloverError(
-                f"--discard-shards deletes downloads, and {path} is a folder of your own",
-                "leave the option out",
-            )
-        return LocalSource.open(path)
-    if path.exists():
-        raise ModelError(f"{path} is a file; clover convert takes a checkpoint folder or a hub id")
-    if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", str(source)):
-        raise ModelError(f"there is no folder {source}", "give a checkpoint folder or a hub id owner/name")
-    from clover_local.convert.hub import HubSource
-
-    return HubSource.open(str(source), discard=discard_shards)
