@@ -18,6 +18,7 @@ from clover_local.bench.figures import total
 from clover_local.bench.profiles import Profile
 from clover_local.bench.simulate import SimulatedAcceptance
 from clover_local.bench.stock import Stock
+from clover_local.decoding.calibrate import calibrate
 from clover_local.decoding.engine import Engine
 from clover_local.decoding.events import Done, Stats, Tokens
 from clover_local.decoding.generate import generate
@@ -141,7 +142,7 @@ class Bench:
         settings = replace(
             self.settings, mode=test.mode, max_tokens=test.size, ignore_stop=self.workload.random
         )
-        policy = self.policies.setdefault(test.mode, Policy())
+        policy = self._policy(test.mode)
         driver, written, stats = self._driver(seed), [], []
         for prompt in self.workload.prompts:
             self.engine.reset()
@@ -156,6 +157,15 @@ class Bench:
             self.written = written
         whole = total(stats)
         return Sample(whole.decoded, whole.seconds, whole)
+
+    def _policy(self, mode: Mode) -> Policy:
+        """The mode's policy, which measured its passes before its first answer as every model's does."""
+        if mode not in self.policies:
+            policy = self.policies[mode] = Policy()
+            if mode == "self" and self.settings.policy == "auto":
+                self.engine.reset()
+                calibrate(self.engine, policy.costs)
+        return self.policies[mode]
 
     def _driver(self, seed: int) -> Engine:
         if self.profile is None:
