@@ -210,7 +210,8 @@ class Model:
 def build_pass(model: Model, key: PassKey) -> Pass:
     """Build and allocate the graph of a pass."""
     spec, n = model.spec, key.rows
-    chunk = model.moe_chunk if n <= MAX_ROWS else None  # many rows share experts: one product is faster
+    few = key.kind is Kind.PREVIEW or n > MAX_ROWS  # few experts a row, so one product of all rows is faster
+    chunk = None if few else model.moe_chunk
     chunks = -(-n // chunk) if chunk else 1
     per_layer = NODES_PER_LAYER + chunks * (NODES_PER_CHUNK + 2 * spec.experts_used)
     g = Graph(per_layer * spec.layers + NODES_BESIDE)

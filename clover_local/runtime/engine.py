@@ -319,7 +319,7 @@ class Engine:
 
     def _advance(self, tokens: Sequence[int], *, response: bool) -> None:
         self._tokens.extend(tokens)
-        self._cached = list(self._tokens)
+        self._cached.extend(tokens)
         self._verified = []
         if not (response and self._counting):
             return
@@ -337,7 +337,7 @@ class Engine:
         if min(tokens) < 0 or max(tokens) >= self.spec.vocab:
             raise CloverError(f"a token id lies outside the vocabulary of {self.spec.vocab}")
         one = self._pass(PassKey(kind, n, kv_bucket(self.n_past + n, self._kv_rows), self._processing))
-        self._cached = self._cached[: self.n_past]  # the pass overwrites what lies beyond
+        del self._cached[self.n_past :]  # the pass overwrites what lies beyond
         self._verified = []
         self._fill(one, tokens, response)
         one.graph.compute()
@@ -349,10 +349,16 @@ class Engine:
         return -(-self.n_ctx // KV_STEP) * KV_STEP
 
     def _pass(self, key: PassKey) -> Pass:
-        one = self._passes.pop(key, None) or build_pass(self._model, key)
+        one = self._passes.pop(key, None)
+        if one is None:
+            large = [
+                old for old in self._passes if old.rows > MAX_ROWS < key.rows
+            ]  # one at a time: they are big
+            oldest = list(self._passes)[: max(len(self._passes) - KEPT_PASSES + 1, 0)]
+            for old in {*large, *oldest}:
+                self._passes.pop(old).graph.free()
+            one = build_pass(self._model, key)
         self._passes[key] = one
-        if len(self._passes) > KEPT_PASSES:
-            self._passes.popitem(last=False)[1].graph.free()
         return one
 
     def _fill(self, one: Pass, tokens: Sequence[int], response: bool) -> None:

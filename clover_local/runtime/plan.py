@@ -19,6 +19,8 @@ CONTEXT_BYTES = 640 << 20
 KEPT_ROWS = 160
 """Rows of logits that kept graphs hold at once: steps, drafts and verifies of the usual widths."""
 PREFILL_ROWS = 512
+PREFILL_LAYERS = 1
+"""Layers' experts that ggml holds on the card at once while a long prompt runs through those of the CPU."""
 
 
 @dataclass(frozen=True)
@@ -101,26 +103,31 @@ def plan(
     `host_layers` asks for that many layers' experts in the computer's memory; None takes as few as needed.
     Raises CloverError with what would help when not even the rest fits.
     """
-    fixed = sum(sizes.fixed.values()) + context
-    layers = len(sizes.experts)
+    fixed, layers = sum(sizes.fixed.values()) + context, len(sizes.experts)
+    borrowed = PREFILL_LAYERS * max(sizes.experts)
+
+    def needs(moved: int) -> int:
+        return fixed + sum(sizes.experts[: layers - moved]) + (borrowed if moved else 0)
+
     if host_layers is not None and not 0 <= host_layers <= layers:
         raise CloverError(f"--n-cpu-moe {host_layers} is impossible: the model has {layers} layers")
-    least = next((n for n in range(layers + 1) if fixed + sum(sizes.experts[: layers - n]) <= budget), None)
+    least = next((n for n in range(layers + 1) if needs(n) <= budget), None)
     if least is None:
         raise CloverError(
-            f"{gib(budget)} of video memory are too little: {gib(fixed)} are needed without any expert",
+            f"{gib(budget)} of video memory are too little: {gib(needs(layers))} are needed without any expert",
             "use a smaller --ctx-size, --cache-type-k q8_0 --cache-type-v q8_0, or --device cpu",
         )
     moved = least if host_layers is None else host_layers
     if moved < least:
         raise CloverError(
-            f"--n-cpu-moe {moved} needs {gib(fixed + sum(sizes.experts[: layers - moved]))} of video memory, "
-            f"{gib(budget)} are there",
+            f"--n-cpu-moe {moved} needs {gib(needs(moved))} of video memory, {gib(budget)} are there",
             f"use --n-cpu-moe {least} or leave it out",
         )
     kept, left = sum(sizes.experts[: layers - moved]), sum(sizes.experts[layers - moved :])
     parts = [Part(name, size, 0) for name, size in sizes.fixed.items()]
     parts += [Part("routed experts", kept, left), Part("CUDA context", context, 0)]
+    if moved:
+        parts.append(Part("experts passing through in a prefill", borrowed, 0))
     return Plan(tuple(parts), frozenset(range(layers - moved, layers)), budget, n_ctx)
 
 
