@@ -118,7 +118,7 @@ def plan(
             "use a smaller --ctx-size, --cache-type-k q8_0 --cache-type-v q8_0, or --device cpu",
         )
     moved = least if host_layers is None else host_layers
-    if moved < least:
+    if needs(moved) > budget:
         raise CloverError(
             f"--n-cpu-moe {moved} needs {gib(needs(moved))} of video memory, {gib(budget)} are there",
             f"use --n-cpu-moe {least} or leave it out",
