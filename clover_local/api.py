@@ -14,6 +14,7 @@ from clover_local.errors import CloverError, UsageError
 from clover_local.model.spec import Spec
 from clover_local.names import resolve
 from clover_local.runtime.engine import Engine
+from clover_local.runtime.plan import parse_size
 from clover_local.text.template import CHATML, ChatTemplate, Message
 from clover_local.text.tokenizer import Tokenizer
 
@@ -176,13 +177,17 @@ def load(
     device: str | None = None,
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
+    vram: int | str | None = None,
+    host_layers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     offline: bool = False,
 ) -> Model:
     """Open a model: a GGUF file, `demo`, or a hub id `owner/name[:QUANT]`, downloaded unless `offline`.
 
     `ctx` is the context in tokens (default: the model's, at most 32,768), `device` "cpu", "gpu" or a device's
-    name, the cache types "f16" or "q8_0"; `progress` hears (done, total) bytes of weights.
+    name, the cache types "f16" or "q8_0". On a GPU at most `vram` is used (bytes, or a size like "16G"), and the
+    experts of `host_layers` layers stay with the CPU (default: as few as needed). `progress` hears (done,
+    total) bytes of weights.
 
     Raises ModelError naming the file and the first key or tensor that is wrong, CloverError for what else
     can go wrong.
@@ -195,6 +200,8 @@ def load(
         device=device,
         kv_type_k=cache_type_k,
         kv_type_v=cache_type_v,
+        vram=parse_size(vram) if isinstance(vram, str) else vram,
+        host_layers=host_layers,
         progress=progress,
     )
     try:

@@ -40,6 +40,8 @@ def load_model(args: argparse.Namespace, path: Path, needed: int) -> Model:
         device=args.device,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
+        vram=args.vram,
+        host_layers=args.n_cpu_moe,
         offline=args.offline,
     )
 

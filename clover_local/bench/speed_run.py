@@ -19,6 +19,7 @@ from clover_local.errors import CloverError, UsageError
 from clover_local.ggml.backend import choose_device, devices
 from clover_local.ggml.gguf import GgufFile
 from clover_local.runtime.engine import Engine, default_threads
+from clover_local.runtime.plan import parse_size
 
 RANDOM_PROMPT = 64  # tokens of a random prompt that is answered
 TEXT_PROMPTS = 8  # problems answered in a repetition, unless --limit says otherwise
@@ -89,6 +90,8 @@ def _open(args: argparse.Namespace, path: Path) -> tuple[Engine, Model | None]:
         device=args.device,
         kv_type_k=args.cache_type_k,
         kv_type_v=args.cache_type_v,
+        vram=parse_size(args.vram) if args.vram else None,
+        host_layers=args.n_cpu_moe,
     )
     return engine, None
 

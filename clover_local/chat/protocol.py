@@ -35,6 +35,8 @@ class ModelChoice:
     device: str | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    vram: str | None = None
+    host_layers: int | None = None
     offline: bool = False
 
 

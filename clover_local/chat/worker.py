@@ -119,6 +119,8 @@ def _load(choice: ModelChoice, send: Callable[[Report], None]) -> "Model":
         device=choice.device,
         cache_type_k=choice.cache_type_k,
         cache_type_v=choice.cache_type_v,
+        vram=choice.vram,
+        host_layers=choice.host_layers,
         offline=choice.offline,
         progress=throttled(lambda done, total: send(Loading(done, total))),
     )

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clover_local.commands import options
 from clover_local.decoding.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,12 +49,7 @@ def _engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="a GGUF file, demo, or owner/name[:QUANT] (default: demo)",
     )
     add("-m", "--model", help="the same as MODEL")
-    add("-c", "--ctx-size", type=int, metavar="N", help="tokens of context (default: what the run needs)")
-    add("-t", "--threads", type=int, metavar="N", help="CPU threads")
-    add("--device", help="cpu, gpu or a device name")
-    add("--cache-type-k", default="f16", metavar="TYPE", help="type of the key cache (default: f16)")
-    add("--cache-type-v", default="f16", metavar="TYPE", help="type of the value cache (default: f16)")
-    add("--offline", action="store_true", help="take models and problems from the local cache only")
+    options.add_engine_options(add, "tokens of context (default: what the run needs)")
 
 
 def _decoding_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from clover_local.commands import options
 from clover_local.decoding.settings import Settings
 from clover_local.errors import UsageError
 
@@ -19,11 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="demo",
         help="a GGUF file, demo, or a hub id owner/name[:QUANT] (default: demo)",
     )
-    add("-c", "--ctx-size", type=int, metavar="N", help="tokens of context")
-    add("-t", "--threads", type=int, metavar="N", help="CPU threads")
-    add("--device", help="cpu, gpu or a device name")
-    add("--cache-type-k", default="f16", metavar="TYPE", help="type of the key cache: f16 or q8_0")
-    add("--cache-type-v", default="f16", metavar="TYPE", help="type of the value cache: f16 or q8_0")
+    options.add_engine_options(add)
     add(
         "--mode",
         choices=("plain", "self", "denoise"),
@@ -41,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--theme", choices=("auto", "dark", "light", "16"), default="auto", help="colours")
     add("--chats", type=Path, metavar="FILE", help="the file of the chats")
     add("--no-browser", action="store_true", help="/open prints the path of a page instead of opening it")
-    add("--offline", action="store_true", help="take models from the local cache only")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -60,15 +56,7 @@ def main(args: argparse.Namespace) -> int:
     settings = replace(
         kept_settings(store.preference("settings", "{}")), **{k: v for k, v in given.items() if v is not None}
     )
-    choice = ModelChoice(
-        args.model,
-        args.ctx_size,
-        args.threads,
-        args.device,
-        args.cache_type_k,
-        args.cache_type_v,
-        args.offline,
-    )
+    choice = ModelChoice(args.model, **options.load_arguments(args))
     app = CloverApp(store, choice, settings=settings, theme=args.theme, browser=not args.no_browser)
     try:
         app.run()

@@ -1,6 +1,7 @@
 """Options that several commands share, in llama.cpp's words, and what they mean."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from clover_local.decoding.settings import Settings
@@ -12,17 +13,26 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which model, and where it runs."""
     add = parser.add_argument_group("model").add_argument
     add("-m", "--model", metavar="MODEL", help="a GGUF file, `demo`, or a hub id owner/name[:QUANT]")
-    add(
-        "-c",
-        "--ctx-size",
-        type=int,
-        metavar="N",
-        help="context in tokens (default: the model's, up to 32768)",
-    )
+    add_engine_options(add)
+
+
+def add_engine_options(
+    add: Callable[..., object], context: str = "context in tokens (default: the model's, up to 32768)"
+) -> None:
+    """Where and with how much memory a model runs; `context` is the help of --ctx-size."""
+    add("-c", "--ctx-size", type=int, metavar="N", help=context)
     add("-t", "--threads", type=int, metavar="N", help="CPU threads (default: by the machine)")
     add("--device", metavar="NAME", help="cpu, gpu or a device's name (default: a GPU if there is one)")
     add("--cache-type-k", default="f16", metavar="TYPE", help="type of the K cache: f16 (default), q8_0, f32")
     add("--cache-type-v", default="f16", metavar="TYPE", help="type of the V cache: f16 (default), q8_0, f32")
+    add("--vram", metavar="SIZE", help="video memory to use at most, like 16G (default: what is free)")
+    add(
+        "-ncmoe",
+        "--n-cpu-moe",
+        type=int,
+        metavar="N",
+        help="layers whose experts stay with the CPU (default: as few as fit)",
+    )
     add("--offline", action="store_true", help="do not ask the hub; use what its cache holds")
 
 
@@ -119,5 +129,7 @@ def load_arguments(args: argparse.Namespace) -> dict[str, Any]:
         "device": args.device,
         "cache_type_k": args.cache_type_k,
         "cache_type_v": args.cache_type_v,
+        "vram": args.vram,
+        "host_layers": args.n_cpu_moe,
         "offline": args.offline,
     }

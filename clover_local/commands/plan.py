@@ -4,6 +4,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from clover_local.commands import options
+
 if TYPE_CHECKING:
     from clover_local.runtime.plan import Plan
 
@@ -11,26 +13,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of `clover plan`."""
     parser.add_argument("model", help="a GGUF file, `demo`, or a hub id owner/name[:QUANT]")
-    parser.add_argument(
-        "--vram", metavar="SIZE", help="video memory to plan for, like 16G (default: what is free)"
-    )
-    parser.add_argument(
-        "-c", "--ctx-size", type=int, metavar="N", help="context in tokens (default: as in run)"
-    )
-    parser.add_argument(
-        "--cache-type-k", default="f16", metavar="TYPE", help="type of the K cache (default: f16)"
-    )
-    parser.add_argument(
-        "--cache-type-v", default="f16", metavar="TYPE", help="type of the V cache (default: f16)"
-    )
-    parser.add_argument(
-        "-ncmoe",
-        "--n-cpu-moe",
-        type=int,
-        metavar="N",
-        help="layers whose experts stay with the CPU (default: few)",
-    )
-    parser.add_argument("--offline", action="store_true", help="do not ask the hub; use what its cache holds")
+    options.add_engine_options(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
@@ -46,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
     file = GgufFile.open(resolve(args.model, offline=args.offline))
     spec = Spec.from_gguf(file)
     n_ctx = context_size(spec, args.ctx_size)
-    device = choose_device()
+    device = choose_device(args.device)
     budget = parse_size(args.vram) if args.vram else device.free - RESERVE if device.is_gpu else None
     sizes = sizes_of(file, spec, n_ctx, (args.cache_type_k, args.cache_type_v))
     if budget is None:
