@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -114,6 +115,8 @@ class CloverApp(App[int]):
         return sorted(str(path) for path in folder.glob("*.gguf"))
 
     def _receive(self, reports: list[Report]) -> None:
+        if not self.is_running or not self.screen_stack:
+            return  # what is still on its way while the program ends
         self.chat_screen.receive(reports)
         if isinstance(self.screen, Compare):
             for report in reports:
@@ -142,7 +145,7 @@ class CloverApp(App[int]):
         named = {"dark": DARK.name, "light": LIGHT.name, "16": SIXTEEN.name}
         if wanted in named:
             return named[wanted]
-        if self.console.color_system == "standard" and not self.is_headless:
+        if self.console.color_system == "standard" and sys.stdout.isatty():
             return SIXTEEN.name
         if kept in self.available_themes:
             return kept

@@ -37,10 +37,10 @@ def _kept(code: str, language: str, width: int, palette: Palette) -> tuple[Text,
 
 def _drawn(code: str, language: str, width: int, palette: Palette) -> list[Text]:
     text = _highlight(code, language, palette)
-    margin = Text("│ ", palette.faint) if palette.ansi else Text(" ")
+    margin = "│ " if palette.ansi else " "
     out = []
     for line in wrap(text, width - 3):
-        full = margin + line
+        full = Text.assemble((margin, palette.faint), line)
         full.pad_right(max(width - full.cell_len, 0))
         full.stylize_before(palette.panel)
         out.append(full)

@@ -30,6 +30,7 @@ from clover_local.chat.protocol import (
 from clover_local.chat.reasoning import Splitter
 from clover_local.decoding.events import Block, Done, Prefilled, Stats, Tokens
 from clover_local.decoding.settings import Mode, Settings
+from clover_local.tui.conversation import masked
 from clover_local.tui.entry import Entry
 from clover_local.tui.figures import Meter, footer
 from clover_local.tui.speed import Speed, SpeedLine
@@ -62,7 +63,7 @@ class Side:
                 self.entry.block = Block(tokens[1:], confidence[1:], text[1:])
             case Tokens(ids, _, _, text):
                 self.meter.add(len(ids))
-                self.entry.block = None
+                self.entry.block = masked(self.entry.block)
                 self.put(*self.splitter.feed(text))
             case Done(reason, stats):
                 self.put(*self.splitter.finish())

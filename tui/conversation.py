@@ -152,6 +152,7 @@ class Conversation:
             found, messages = await self.shelf(lambda store: (store.chat(chat), store.messages(chat)))
             self.chat, self.messages = found, dict(messages)
         self.view.branch_changed()
+        self.view.chats_changed()
         self.measure()
 
     def measure(self) -> None:
@@ -234,7 +235,7 @@ class Conversation:
     async def drop(self, turns: int) -> None:
         """Stop sending the `turns` oldest messages that are still sent."""
         branch = self.branch
-        sent = [m for m in branch if not self._dropped(m, branch)]
+        sent = branch[self._first(branch) :]
         if self.chat is None or not 0 < turns < len(sent):
             raise UsageError("there are not so many turns to drop")
         first = sent[turns].id
@@ -268,8 +269,7 @@ class Conversation:
 
     def first_sent(self) -> int:
         """Place in the branch of the first message that is sent to the model."""
-        branch = self.branch
-        return next((n for n, m in enumerate(branch) if not self._dropped(m, branch)), 0)
+        return self._first(self.branch)
 
     # What the engine says
 
@@ -310,7 +310,7 @@ class Conversation:
                 live.block = own
             case Tokens(ids, _, _, text):
                 live.meter.add(len(ids))
-                live.block = None
+                live.block = masked(live.block)
                 live.add(text, thought)
             case Done(reason, stats):
                 live.stats = stats
@@ -381,13 +381,12 @@ class Conversation:
 
     def turns(self, branch: Sequence[Message]) -> tuple[Turn, ...]:
         turns = [Turn("system", self.system)] if self.system else []
-        turns += [Turn(m.role, m.content, m.reasoning) for m in branch if not self._dropped(m, branch)]
+        turns += [Turn(m.role, m.content, m.reasoning) for m in branch[self._first(branch) :]]
         return tuple(turns)
 
-    def _dropped(self, message: Message, branch: Sequence[Message]) -> bool:
+    def _first(self, branch: Sequence[Message]) -> int:
         first = self.chat.first if self.chat else None
-        ids = [m.id for m in branch]
-        return first in ids and ids.index(message.id) < ids.index(first)
+        return next((n for n, m in enumerate(branch) if m.id == first), 0)
 
     def _end(self, live: Live, state: State, trouble: str) -> None:
         live.finish()
@@ -439,6 +438,11 @@ class Conversation:
         id = self.chat.id
         await self.shelf(lambda store: store.change_chat(id, **values))
         self.chat = replace(self.chat, **values)  # type: ignore[arg-type]
+
+
+def masked(block: Block | None) -> Block | None:
+    """What follows a block: as many rows, of which nothing is known yet."""
+    return Block((None,) * len(block.tokens), (0.0,) * len(block.tokens)) if block is not None else None
 
 
 def _drafts(block: Block) -> Block | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 
 from clover_local.chat.client import EngineProcess
 from clover_local.chat.protocol import About, Died, Failed, ModelChoice, Ready, Report, Request
@@ -23,6 +24,7 @@ class EngineLink:
         self._life = 0  # counts starts: reports of an engine that was replaced are not wanted
         self._scheduled = False
         self._next = 0.0
+        self._context: Context | None = None
 
     @property
     def ready(self) -> bool:
@@ -44,6 +46,8 @@ class EngineLink:
         await self.close()
         self.choice = choice or self.choice
         self._loop = asyncio.get_running_loop()
+        # a thread has no context of the application, and what runs without one cannot start timers
+        self._context = copy_context()
         self._life += 1
         life = self._life
 
@@ -75,7 +79,7 @@ class EngineLink:
     def _wake(self) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._schedule)
+            loop.call_soon_threadsafe(self._schedule, context=self._context)
 
     def _schedule(self) -> None:
         if self._scheduled or self._loop is None:

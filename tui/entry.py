@@ -143,14 +143,14 @@ class Entry:
         lines = wrap(Text(text.strip("\n"), style), width - 2)
         if self.folded and now:
             lines = lines[-THOUGHTS:]
-        out += [Line(Text("  ") + line) for line in lines]
+        out += [Line(Text.assemble("  ", line)) for line in lines]
         out.append(Line(Text()))
         return out
 
     def _strip(self, width: int, palette: Palette) -> list[Text]:
-        if not self.strip_rows:
+        if not self.strip_rows or self.block is None:
             return []
-        lines = [] if self.block is None else wrap(block_text(self.block, palette), width)[: self.strip_rows]
+        lines = wrap(block_text(self.block, palette), width)[: self.strip_rows]
         return lines + [Text()] * (self.strip_rows - len(lines))
 
 
@@ -168,7 +168,7 @@ def block_text(block: Block, palette: Palette) -> Text:
         else:
             style = palette.accent if sure >= 0.9 else palette.muted if sure >= 0.5 else palette.faint
             out.append(_flat(word), style)
-    return out
+    return out[1:] if out.plain.startswith(" ") else out
 
 
 def _fitting(parts: tuple[str, ...], width: int) -> str:

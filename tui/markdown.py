@@ -156,8 +156,9 @@ class _Draw:
             case "bullet_list" | "ordered_list":
                 return self.list(node, width, depth)
             case "blockquote":
-                bar = Text("▎ ", self.palette.faint)
-                return [bar + line for line in self.blocks(node, width - 2, depth)]
+                return [
+                    _after("▎ ", self.palette.faint, line) for line in self.blocks(node, width - 2, depth)
+                ]
             case "table":
                 rows = [
                     [self.inline(cell) for cell in row.children]
@@ -183,8 +184,8 @@ class _Draw:
     def item(self, node: SyntaxTreeNode, width: int, depth: int, number: int | None) -> list[Text]:
         mark = f"{BULLETS[depth % len(BULLETS)]} " if number is None else f"{number}. "
         inner = self.blocks(node, width - len(mark), depth + 1) or [Text()]
-        first, rest = Text(mark, self.palette.accent), Text(" " * len(mark))
-        return [(rest if n else first) + line for n, line in enumerate(inner)]
+        blank = " " * len(mark)
+        return [_after(blank if n else mark, self.palette.accent, line) for n, line in enumerate(inner)]
 
     def list(self, node: SyntaxTreeNode, width: int, depth: int) -> "list[Text]":
         first = int(node.attrs.get("start", 1))
@@ -225,6 +226,11 @@ class _Draw:
     def _children(self, node: SyntaxTreeNode, style: Style, out: Text) -> None:
         for child in node.children:
             self._inline(child, style, out)
+
+
+def _after(prefix: str, style: Style, line: Text) -> Text:
+    """A line behind a prefix of another style (adding texts would give the first one's style to both)."""
+    return Text.assemble((prefix, style), line)
 
 
 _STYLES = {"strong": Style(bold=True), "em": Style(italic=True), "s": Style(strike=True)}

@@ -33,7 +33,7 @@ KEYS = (
     ("ctrl+y", "copy the answer"),
     ("ctrl+o", "unfold reasoning, or a long message"),
     ("ctrl+n", "new chat"),
-    ("ctrl+b", "the list of chats: enter opens, f2 renames, delete deletes"),
+    ("ctrl+b", "chats: enter opens, f2 renames, del deletes"),
     ("ctrl+f", "find in all chats"),
     ("pageup, pagedown, ctrl+end", "scroll; the newest text"),
     ("f5", "do what the notice offers"),

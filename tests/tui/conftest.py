@@ -19,7 +19,7 @@ from clover_local.tui.screen import ChatScreen
 WAIT = 60.0  # seconds; machines that test are busy
 QUESTION = "Tom has 3 boxes of 12 pencils and gives away 7. How many pencils are left?"
 PLAIN = Settings(mode="plain", max_tokens=200)
-ENDLESS = Settings(mode="plain", max_tokens=900, ignore_stop=True)
+ENDLESS = Settings(mode="plain", max_tokens=3500, ignore_stop=True)  # stopped by the tests
 
 
 class Chat:
@@ -55,17 +55,22 @@ class Chat:
                 pytest.fail(
                     f"did not come true within {seconds} s; notice: {self.notice!r}; screen:\n{self.text}"
                 )
-            await self.pilot.pause(0.01)
-        await self.pilot.pause()
+            await asyncio.sleep(0.01)
 
     async def ready(self) -> None:
         await self.until(lambda: self.app.link.ready)
 
+    async def press(self, *keys: str) -> None:
+        """Press keys that write nothing, without waiting until the program is idle as the pilot does."""
+        for key in keys:
+            self.app.simulate_key(key)
+            await asyncio.sleep(0.02)
+
     async def type(self, text: str, *keys: str) -> None:
-        """Write into the composer as a paste does, then press keys."""
+        """Write into the composer as a paste does, then press keys that write nothing."""
         self.screen.composer.insert(text)
-        await self.pilot.pause()
-        await self.pilot.press(*keys)
+        await asyncio.sleep(0.02)
+        await self.press(*keys)
 
     async def say(self, text: str) -> None:
         """Send a message and wait until its answer is complete."""
@@ -82,7 +87,7 @@ class Chat:
     async def command(self, line: str) -> None:
         """Type a command and wait for its end."""
         await self.type(line, "enter")
-        await self.until(lambda: not self.app.workers._workers)
+        await self.until(lambda: not self.screen.composer.text and not self.app.workers._workers)
 
 
 Opened = Callable[..., Any]
@@ -97,7 +102,7 @@ def open_chat(trained_int4: Path, tmp_path: Path) -> Opened:
         *,
         settings: Settings | None = PLAIN,
         size: tuple[int, int] = (100, 30),
-        ctx: int = 1024,
+        ctx: int = 4096,
         model: str | None = None,
         chats: Path | None = None,
         ready: bool = True,
