@@ -2,11 +2,8 @@
 
 from functools import lru_cache
 
-from pygments.lexer import Lexer
-from pygments.lexers import get_lexer_by_name
-from pygments.token import Comment, Keyword, Name, Number, Operator, String, Token
-from pygments.util import ClassNotFound
 from rich.style import Style
+from rich.syntax import Syntax, SyntaxTheme, TokenType
 from rich.text import Text
 
 from clover_local.tui.theme import Palette
@@ -48,39 +45,44 @@ def _drawn(code: str, language: str, width: int, palette: Palette) -> list[Text]
 
 
 def _highlight(code: str, language: str, palette: Palette) -> Text:
-    text = Text(style=palette.text)
-    lexer = _lexer(language)
-    if lexer is None:
-        text.append(code.expandtabs(4))
-        return text
-    styles = _styles(palette)
-    for kind, value in lexer.get_tokens(code.expandtabs(4)):
-        while kind not in styles:
-            kind = kind.parent or Token
-        text.append(value, styles[kind])
-    text.right_crop(1)  # the newline that the lexer makes sure of
+    syntax = Syntax("", language or "text", theme=_theme(palette))
+    text = syntax.highlight(code.expandtabs(4))
+    if text.plain.count("\n") > code.count("\n"):
+        text.right_crop(1)  # the newline that the lexer makes sure of
     return text
 
 
-@lru_cache(maxsize=64)
-def _lexer(language: str) -> Lexer | None:
-    try:
-        return get_lexer_by_name(language, stripnl=False, ensurenl=True) if language else None
-    except ClassNotFound:
-        return None
-
-
 @lru_cache(maxsize=8)
-def _styles(palette: Palette) -> dict[object, Style]:
-    return {
-        Token: palette.text,
-        Comment: palette.muted + Style(italic=True),
-        Keyword: palette.accent2,
-        Operator.Word: palette.accent2,
-        Name.Function: palette.text + Style(bold=True),
-        Name.Class: palette.text + Style(bold=True),
-        Name.Tag: palette.accent2,
-        Name.Decorator: palette.muted,
-        String: palette.accent,
-        Number: palette.accent,
-    }
+def _theme(palette: Palette) -> "Restrained":
+    return Restrained(palette)
+
+
+class Restrained(SyntaxTheme):
+    """A syntax theme of few colours: what pygments tells apart beyond them looks alike."""
+
+    def __init__(self, palette: Palette) -> None:
+        self._text = palette.text
+        self._styles = {
+            "Token.Comment": palette.muted + Style(italic=True),
+            "Token.Keyword": palette.accent2,
+            "Token.Operator.Word": palette.accent2,
+            "Token.Name.Function": palette.text + Style(bold=True),
+            "Token.Name.Class": palette.text + Style(bold=True),
+            "Token.Name.Tag": palette.accent2,
+            "Token.Name.Decorator": palette.muted,
+            "Token.Literal.String": palette.accent,
+            "Token.Literal.Number": palette.accent,
+        }
+
+    def get_style_for_token(self, token_type: TokenType) -> Style:
+        """The style of a kind of token, or of the next more general kind that has one."""
+        name = ".".join(("Token", *token_type))
+        while name:
+            if name in self._styles:
+                return self._styles[name]
+            name = name.rpartition(".")[0]
+        return self._text
+
+    def get_background_style(self) -> Style:
+        """None: the lines are laid on a panel."""
+        return self._text

@@ -209,7 +209,7 @@ class Transcript(ScrollView, can_focus=True):
         return strip.crop_extend(0, width, style).apply_style(style).apply_offsets(0, row)
 
     def _empty_line(self, row: int, width: int, style: Style) -> Strip:
-        rows = self.empty.split("\n", allow_blank=True) if not self.entries else []
+        rows = list(self.empty.split("\n", allow_blank=True)) if not self.entries else []
         at = row - max(self.size.height // 3, 0)
         if not 0 <= at < len(rows):
             return Strip.blank(width, style)
