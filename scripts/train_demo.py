@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+BEGAN = time.time()
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
@@ -37,8 +38,10 @@ class Clock:
     """How far the training is, by time or by steps, and the schedules that hang on it."""
 
     minutes: float
+    whole: bool  # the minutes count from the start of the program
     steps: int | None
     start: float = 0.0
+    seconds: float = 0.0
     done: float = 0.0
 
     def tick(self, step: int) -> float:
@@ -46,11 +49,10 @@ class Clock:
         if self.steps is not None:
             self.done = step / self.steps
         else:
+            now = time.time() - BEGAN
             if step == 3:
-                self.start = time.time()
-            self.done = (
-                max(self.done, (time.time() - self.start) / (60 * self.minutes)) if self.start else 0.0
-            )
+                self.start, self.seconds = now, 60 * self.minutes - (now if self.whole else 0)
+            self.done = max(self.done, (now - self.start) / self.seconds) if self.start else 0.0
         return self.done
 
     def rate(self, step: int) -> float:
@@ -90,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
     torch.set_float32_matmul_precision("high")
     if args.compile_cache is not None and args.compile_cache.exists():
         torch.compiler.load_cache_artifacts(args.compile_cache.read_bytes())
-    vocabulary = tokenizer.train(args.vocabulary, args.tokenizer_documents)
+    vocabulary = read_tokenizer(args)
     folder = args.out / "checkpoint"
     folder.mkdir(exist_ok=True)
     tokenizer.save(vocabulary, folder, initial.CONTEXT)
@@ -102,7 +104,8 @@ def main(args: argparse.Namespace) -> int:
     batches = loader(args, folder / "tokenizer.json")
     weights = start_weights(args, shape)
     say(f"{sum(w.numel() for w in weights.values()):,} parameters")
-    rules = objective.Rules(end=end, turn_end=turn_end, mask=mask, blocks=args.length // 32 * 5 // 8)
+    digits = tuple(vocabulary.token_to_id(d) for d in "0123456789")
+    rules = objective.Rules(end, turn_end, mask, blocks=args.length // 32 * 5 // 8, digits=digits)
     history = train(args, shape, weights, rules, batches, say)
 
     if args.compile_cache is not None and (made := torch.compiler.save_cache_artifacts()):
@@ -119,13 +122,21 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def read_tokenizer(args: argparse.Namespace) -> Any:
+    """A new tokenizer, or that of `--resume`."""
+    if args.resume is None:
+        return tokenizer.train(args.vocabulary, args.tokenizer_documents)
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(args.resume / "tokenizer.json"))
+
+
 def logger(file: Path) -> Any:
     """Print a line with the seconds since the start, and keep it."""
-    began = time.time()
     handle = file.open("w")
 
     def say(text: str) -> None:
-        line = f"[{time.time() - began:6.1f}] {text}"
+        line = f"[{time.time() - BEGAN:6.1f}] {text}"
         print(line, flush=True)
         print(line, file=handle, flush=True)
 
@@ -170,7 +181,7 @@ def train(
     compiled = (lambda f: torch.compile(f, dynamic=False)) if fast else (lambda f: f)
     layer, losses, grid = map(compiled, (parallel.one_layer, objective.losses, rounding.q4_k))
     dtype = torch.bfloat16 if fast else torch.float32
-    optimizer, clock = Optimizer(weights), Clock(args.minutes, args.steps)
+    optimizer, clock = Optimizer(weights), Clock(args.minutes, args.whole, args.steps)
     draw = torch.Generator(args.device).manual_seed(args.seed)
 
     def one_step(step: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,7 +202,7 @@ def train(
         step += 1
         if step in (1, 3) or step % args.report == 0:
             history.append([step, float(stream), float(block)])
-            seconds = time.time() - clock.start if clock.start else math.inf
+            seconds = time.time() - BEGAN - clock.start if clock.start else math.inf
             say(
                 f"step {step} at {clock.done:.2f}: stream {float(stream):.4f} block {float(block):.4f} "
                 f"balance {float(balance):.3f}, {(step - 3) * args.batch * args.length / seconds / 1e3:.0f}k tokens/s"
@@ -214,6 +225,11 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for checkpoint, report and log")
     add("--minutes", type=float, default=6.0, help="training time after compilation")
+    add(
+        "--whole",
+        action="store_true",
+        help="--minutes counts from the start of the program, compilation included",
+    )
     add("--steps", type=int, help="train so many steps instead")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, default=128, help="sequences of a step")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import dialogue, joint, measures, stories, tasks
+from . import dialogue, joint, measures, stories, tasks, varied
 from .grammar import Problem, Refused, until_good
 
 RESPONSE, SLOT, TOKEN = 1 << 15, 1 << 14, (1 << 14) - 1
@@ -23,8 +23,8 @@ SYSTEMS = (
     "You are a friendly assistant.", "Solve the problem.", "Think carefully and give the answer on the last line.",
 )  # fmt: skip
 KINDS = (
-    ("story", 0.38), ("measure", 0.24), ("json", 0.05), ("code", 0.07), ("conversion", 0.04), ("list", 0.04),
-    ("prose", 0.03), ("fact", 0.06), ("joint", 0.06), ("conversation", 0.03),
+    ("story", 0.29), ("measure", 0.16), ("varied", 0.16), ("json", 0.04), ("code", 0.06), ("conversion", 0.03),
+    ("list", 0.03), ("prose", 0.02), ("fact", 0.05), ("joint", 0.11), ("open", 0.06), ("conversation", 0.03),
 )  # fmt: skip
 PAIRS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
     "json": tasks.json_task, "code": tasks.code_task, "conversion": tasks.conversion, "list": tasks.list_task,
@@ -50,8 +50,13 @@ def _story(r: random.Random) -> Problem:
 
 def problem(r: random.Random, kind: str, *, held: bool = False) -> Problem:
     """A word problem; with `held` one that needs a held-out pair of operands, else one that needs none."""
-    draw = _story if kind == "story" else measures.measure if kind == "measure" else stories.short
+    draw = DRAW[kind]
     return until_good(lambda: draw(r), lambda p: bool(p.held) == held)
+
+
+DRAW: dict[str, Callable[[random.Random], Problem]] = {
+    "story": _story, "measure": measures.measure, "varied": varied.vary, "short": stories.short,
+}  # fmt: skip
 
 
 def solved(kind: str, p: Problem) -> Turn:
@@ -61,7 +66,7 @@ def solved(kind: str, p: Problem) -> Turn:
 
 def turns(r: random.Random, kind: str) -> list[Turn]:
     """The turns of one document of a kind; most kinds have one."""
-    if kind in ("story", "measure", "short"):
+    if kind in DRAW:
         return [solved(kind, problem(r, kind))]
     if kind == "conversation":
         while True:
@@ -74,6 +79,9 @@ def turns(r: random.Random, kind: str) -> list[Turn]:
     if kind == "joint":
         j = joint.joint(r)
         return [Turn(kind, j.prompt, j.response, slots=j.answers)]
+    if kind == "open":
+        j = joint.open_questions(r)
+        return [Turn(kind, j.prompt, j.response)]
     question, answer = PAIRS[kind](r)
     return [Turn(kind, question, answer)]
 

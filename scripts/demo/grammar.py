@@ -21,7 +21,8 @@ def held_out(sign: str, a: int, b: int) -> bool:
     """Whether this pair of operands is one of the tenth that is never trained on. Small tables are all trained."""
     if sign in "+x" and a > b:
         a, b = b, a
-    large = {"+": a >= 10, "-": b >= 10, "x": a >= 3 and b >= 13, "/": a >= 40}[sign]
+    round_ten = a % 10 == 0 or b % 10 == 0  # part of the table, and of every larger multiplication
+    large = {"+": a >= 10 and not round_ten, "-": b >= 10, "x": a >= 3 and b >= 13, "/": a >= 40}[sign]
     return large and zlib.crc32(f"{a}{sign}{b}".encode()) % 10 == 0
 
 
@@ -254,7 +255,7 @@ _BEGIN = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
 
 def sentences(text: str) -> str:
     """Every sentence begins in upper case; orders end with a full stop."""
-    text = _BEGIN.sub(lambda m: m[0].upper(), text)
+    text = _BEGIN.sub(lambda m: m[0].upper(), " ".join(text.split()).replace(" ?", "?"))
     if text.endswith("?") and re.search(
         r"(?:^|[.?] )(?:So |Now )?(?:Find|Calculate|Work out|Tell|find|work)[^.?]*\?$", text
     ):

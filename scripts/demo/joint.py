@@ -1,7 +1,7 @@
 """Up to eight short questions about one paragraph, answered together: one slot of one token per question.
 
 The answer's layout is known before its words are (`1: yes`, a line per question), so that one preview of a block
-with masks in the slots answers all of them.
+with masks in the slots answers all of them. Open questions (`1: Paris`) train the looking-up that the others need.
 """
 
 import random
@@ -26,16 +26,11 @@ class Person:
 
 
 FORMS = {
-    "age": ("{n} is {v} years old.", "{n} is {v}.", "At {v}, {n} feels young.", "{n}'s age is {v}."),
-    "city": ("{n} lives in {v}.", "{n}'s home is {v}.", "{n} comes from {v}.", "{v} is where {n} lives."),
-    "job": ("{n} works as a {v}.", "{n} is a {v}.", "{n}'s job is {v}.", "{n} earns a living as a {v}."),
-    "pet": ("{n} has a {v}.", "{n} owns a {v}.", "A {v} lives with {n}.", "{n}'s pet is a {v}."),
-    "color": (
-        "{n} likes {v} best.",
-        "{n}'s favorite color is {v}.",
-        "{n} always wears {v}.",
-        "{n} painted the house {v}.",
-    ),
+    "age": ("{n} is {v} years old.", "{n} is {v}."),
+    "city": ("{n} lives in {v}.", "{n}'s home is {v}.", "{n} comes from {v}."),
+    "job": ("{n} works as a {v}.", "{n} is a {v}.", "{n}'s job is {v}."),
+    "pet": ("{n} has a {v}.", "{n} owns a {v}.", "{n}'s pet is a {v}."),
+    "color": ("{n} likes {v}.", "{n}'s color is {v}.", "{n} wears {v}."),
 }
 CHOICES = {"city": W.CITIES, "job": W.JOBS, "pet": W.PETS, "color": W.COLORS}
 YES_NO = {
@@ -50,6 +45,7 @@ PICK = {
     "pet": ("Which pet does {n} have?", "What animal lives with {n}?"),
     "color": ("Which color does {n} like?", "What is {n}'s color?"),
 }
+OPEN = PICK | {"age": ("How old is {n}?", "What is {n}'s age?")}
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class Joint:
 
 
 def _people(r: random.Random) -> list[Person]:
-    names = r.sample(W.WOMEN + W.MEN, r.randint(2, 4))
+    names = r.sample(W.WOMEN + W.MEN, r.choice((2, 2, 3, 3, 4)))
     return [
         Person(
             n, r.randint(18, 80), r.choice(W.CITIES), r.choice(W.JOBS), r.choice(W.PETS), r.choice(W.COLORS)
@@ -82,21 +78,40 @@ def _people(r: random.Random) -> list[Person]:
     ]
 
 
-def _question(r: random.Random, people: list[Person]) -> tuple[str, str]:
-    person, attribute = r.choice(people), r.choice(tuple(CHOICES))
+def _older(r: random.Random, people: list[Person]) -> tuple[str, str]:
+    a, b = r.sample(people, 2)
+    return f"Is {a.name} older than {b.name}?", "yes" if a.age > b.age else "no"
+
+
+def _true_or_not(r: random.Random, people: list[Person], attributes: list[str]) -> tuple[str, str]:
+    person, attribute = r.choice(people), r.choice(attributes)
     true = str(getattr(person, attribute))
-    u = r.random()
-    if u < 0.25:
-        a, b = r.sample(people, 2)
-        return f"Is {a.name} older than {b.name}?", "yes" if a.age > b.age else "no"
     others = [v for v in CHOICES[attribute] if v != true]
-    if u < 0.65:
-        said = true if r.random() < 0.5 else _near(r, people, attribute, true, others)
-        return r.choice(YES_NO[attribute]).format(n=person.name, v=said), "yes" if said == true else "no"
-    options = [true, *r.sample(others, 2)]
+    said = true if r.random() < 0.5 else _near(r, people, attribute, true, others)
+    return r.choice(YES_NO[attribute]).format(n=person.name, v=said), "yes" if said == true else "no"
+
+
+def _one_of_three(r: random.Random, people: list[Person], attributes: list[str]) -> tuple[str, str]:
+    person, attribute = r.choice(people), r.choice(attributes)
+    true = str(getattr(person, attribute))
+    options = [true, *r.sample([v for v in CHOICES[attribute] if v != true], 2)]
     r.shuffle(options)
     listed = " ".join(f"{letter}) {o}" for letter, o in zip(LETTERS, options, strict=True))
     return f"{r.choice(PICK[attribute]).format(n=person.name)} {listed}", LETTERS[options.index(true)]
+
+
+def _open(r: random.Random, people: list[Person], attributes: list[str]) -> tuple[str, str]:
+    person, attribute = r.choice(people), r.choice(attributes)
+    return r.choice(OPEN[attribute]).format(n=person.name), str(getattr(person, attribute))
+
+
+def _question(r: random.Random, people: list[Person], attributes: list[str]) -> tuple[str, str]:
+    u, named = r.random(), [a for a in attributes if a != "age"]
+    if "age" in attributes and u < 0.2:
+        return _older(r, people)
+    if u < 0.65:
+        return _true_or_not(r, people, named)
+    return _one_of_three(r, people, named)
 
 
 def _near(r: random.Random, people: list[Person], attribute: str, true: str, others: list[str]) -> str:
@@ -105,13 +120,29 @@ def _near(r: random.Random, people: list[Person], attribute: str, true: str, oth
     return r.choice(there) if there and r.random() < 0.7 else r.choice(others)
 
 
-def joint(r: random.Random) -> Joint:
-    """One paragraph of two to four people and one to eight questions."""
+def _paragraph(r: random.Random) -> tuple[str, list[Person], list[str]]:
+    """Text, the people in it and the attributes it tells of each."""
     people = _people(r)
-    facts = [(p, a) for p in people for a in FORMS]
-    r.shuffle(facts)
-    if r.random() < 0.5:
-        facts.sort(key=lambda f: f[0].name)
-    text = " ".join(r.choice(FORMS[a]).format(n=p.name, v=getattr(p, a)) for p, a in facts)
-    asked = [_question(r, people) for _ in range(r.choice((1, 2, 3, 4, 5, 6, 7, 8, 8, 8)))]
+    attributes = r.sample(list(FORMS), r.randint(2, 4))
+    facts = [(p, a) for p in people for a in attributes]
+    if r.random() < 0.4:
+        r.shuffle(facts)
+    return (
+        " ".join(r.choice(FORMS[a]).format(n=p.name, v=getattr(p, a)) for p, a in facts),
+        people,
+        attributes,
+    )
+
+
+def joint(r: random.Random) -> Joint:
+    """One paragraph of two to four people and one to eight questions with one-token answers."""
+    text, people, attributes = _paragraph(r)
+    asked = [_question(r, people, attributes) for _ in range(r.choice((1, 2, 3, 4, 5, 6, 7, 8, 8, 8)))]
+    return Joint(text, tuple(q for q, _ in asked), tuple(a for _, a in asked))
+
+
+def open_questions(r: random.Random) -> Joint:
+    """The same with answers copied from the paragraph; not of one token, so never slots."""
+    text, people, attributes = _paragraph(r)
+    asked = [_open(r, people, attributes) for _ in range(r.randint(1, 6))]
     return Joint(text, tuple(q for q, _ in asked), tuple(a for _, a in asked))

@@ -314,7 +314,6 @@ KINDS = (
         "The price of [one|a] {i1} is {p} dollars. {S} " + BUY + " {a}[| of them]. " + ASK_COST,
         "{S} sells {a} {it} for {p} dollars each. How [much money|many dollars] does {S} [get|make|earn]?",
         "How much do {a} {it} cost at {p} dollars each?",
-        "A group of {a} friends [buys tickets|goes to the museum|goes to the zoo]. A ticket costs {p} dollars. How much do they pay[| together| in all]?",
     ), 2.0),
     Kind(_change, (
         "{S} " + BUY + " {a} {it} at {p} dollars each and pays with {pay} dollars. How much [change does {S} get|money does {S} get back|is given back]?",
@@ -322,7 +321,6 @@ KINDS = (
         "[A|One] {i1} costs {p} dollars. {S} buys {a} and pays with a {pay} dollar bill. [What is the change?|How much change is there?]",
         "{S} [has|takes|brings] {pay} dollars to the shop. {S} [buys|gets] {a} {it}, each for {p} dollars. How much [money is left|is left over|does {S} have left|of the money is left]?",
         "With {pay} dollars, {S} pays for {a} {it} that cost {p} dollars each. How much is left?",
-        "A family of {a} goes to the [cinema|museum|zoo|theater]. Each ticket is {p} dollars, and they have {pay} dollars. How much [is left|money remains]?",
     ), 2.0),
     Kind(_money, (
         "{S} has {a} dollars[| in {his} pocket| in the bank| saved]. {S} [spends|pays|loses|uses] {b} dollars [for {it}|on {it}|for lunch|] and [gets|earns|receives|finds] {c} dollars[| from {O}]. How [much money|many dollars] does {S} have[| now]?",
@@ -525,11 +523,11 @@ UNITS = (
 )
 
 
-def _names(r: random.Random, kind: Kind) -> tuple[Teller, dict[str, object]]:
-    """The people, things and units of one problem."""
-    teller = Teller(r, somebody(r), W.thing(r), "present")
-    if teller.who.plural:
-        raise Refused
+MANY = {2: ("twice", "two times", "2 times"), 3: ("three times", "3 times"), 4: ("four times", "4 times")}
+
+
+def _values(r: random.Random, kind: Kind, teller: Teller) -> dict[str, object]:
+    """The things, units and people of one problem, by the names the wordings use."""
     other = r.choice(W.THINGS)
     do, does, unit = r.choice(RATES)
     time, box = r.choice(TIMES), r.choice(W.BOXES)
@@ -543,39 +541,43 @@ def _names(r: random.Random, kind: Kind) -> tuple[Teller, dict[str, object]]:
     }
     if kind.solve in (_pieces, _flow, _used_twice, _average):
         unit = r.choice(UNITS)
-    if any("liters" in t for t in kind.texts) and kind.solve is _rate_rest:
+    if kind.solve is _rate_rest and "liters" in kind.texts[0]:
         unit = "liters"
-    values |= {"unit": unit or teller.noun, "t1": W.singular(time), "b1": W.singular(box)}
-    values |= {"i1": W.singular(teller.noun), "j1": W.singular(other), "It": teller.noun.capitalize()}
-    values |= dict(zip(("d1", "d2"), r.sample(W.DAYS, 2), strict=True))
-    return teller, values
+    values |= {
+        "unit": unit or teller.noun,
+        "t1": W.singular(time),
+        "b1": W.singular(box),
+        "j1": W.singular(other),
+    }
+    return values | dict(zip(("d1", "d2"), r.sample(W.DAYS, 2), strict=True))
 
 
-MANY = {2: ("twice", "two times", "2 times"), 3: ("three times", "3 times"), 4: ("four times", "4 times")}
-
-
-def measure(r: random.Random) -> Problem:
-    """One problem of any of the kinds."""
-    kind = r.choices(KINDS, WEIGHTS)[0]
-    teller, values = _names(r, kind)
+def problem(r: random.Random, kind: Kind, extra: dict[str, object] | None = None) -> Problem:
+    """One problem of a kind; `extra` are more words for its wordings."""
+    teller = Teller(r, somebody(r), W.thing(r), "present")
+    other = r.choice(W.WOMEN + W.MEN)
+    if teller.who.plural or other == teller.who.name:
+        raise Refused
+    values = _values(r, kind, teller) | (extra or {})
+    text = r.choice(kind.texts).replace("{O}", other).replace("{O2}", other)
+    if kind.solve is _used_twice:
+        values["unit"] = "pages" if "pages" in text else teller.noun if "{it}" in text else values["unit"]
     work = Working()
     answer, unit = kind.solve(r, work, values)
     if "m" in values:
         m = int(str(values["m"]))
         values["times"] = r.choice(MANY.get(m, (f"{m} times",)))
     values["Part"] = str(values.get("part", "")).capitalize()
-    values["O2"] = other = r.choice(W.WOMEN + W.MEN)
-    if other == teller.who.name:
-        raise Refused
-    if kind.solve is _used_twice and "{it}" in (text := r.choice(kind.texts)):
-        unit = teller.noun
-    else:
-        text = r.choice(kind.texts)
-    bare = unit == "" or kind.solve is _average
-    text = text.replace("{O}", other)
-    values.pop("it")
-    filled = teller.say(text, **(values if not bare else {k: str(v) for k, v in values.items()}))
-    return work.problem(sentences(filled), answer, unit)
+    teller.noun = str(values.pop("it"))
+    values |= {"i1": W.singular(teller.noun), "It": teller.noun.capitalize()}
+    if unit == "" or kind.solve is _average:  # bare arithmetic is written in digits
+        values = {k: str(v) for k, v in values.items()}
+    return work.problem(sentences(teller.say(text, **values)), answer, unit)
+
+
+def measure(r: random.Random) -> Problem:
+    """One problem of any of the kinds."""
+    return problem(r, r.choices(KINDS, WEIGHTS)[0])
 
 
 WEIGHTS = [kind.weight for kind in KINDS]

@@ -21,11 +21,14 @@ class Rules:
     turn_end: int  # <|im_end|>
     mask: int
     blocks: int = 10  # previewed blocks of a sequence, those with most to predict
-    drafts: float = 0.35  # share of blocks as a draft sees them: first row known, the rest masked
+    digits: tuple[int, ...] = ()
+    drafts: float = 0.3  # share of blocks as a draft sees them: first row known, the rest masked
+    numbers: float = 0.35  # share of the other blocks with only digits masked, what denoising fixes last
     whole: float = 0.25  # share of the other blocks that are masked wholly
     known_prefix: float = 0.3  # share of the other blocks whose first rows are known
     after_end: float = 0.3  # weight of rows after the end of the turn
     prompt: float = 0.1  # weight of prompt tokens in the stream's loss
+    slot: float = 5.0  # weight of a one-token answer there: few tokens, each of which decides a question
     aligned: float = 0.5  # share of sequences in which some answer starts a block
 
 
@@ -61,7 +64,9 @@ def _pick(answer: Tensor, pad: Tensor, blocks: int, draw: torch.Generator) -> Te
     return worth.topk(blocks, 1).indices
 
 
-def _mask(maskable: Tensor, slots: Tensor, rules: Rules, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+def _mask(
+    maskable: Tensor, slots: Tensor, digits: Tensor, rules: Rules, draw: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Which rows of each block are masked, and how many rows it has: [batch, blocks, 32] and [batch, blocks]."""
     device, shape = maskable.device, maskable.shape[:2]
     i = torch.arange(CHUNK, device=device)
@@ -76,7 +81,8 @@ def _mask(maskable: Tensor, slots: Tensor, rules: Rules, draw: torch.Generator) 
     ratio = torch.where(chance() < rules.whole, 1.0, chance())
     masked = torch.rand(*shape, CHUNK, device=device, generator=draw) < ratio[..., None]
     prefix = (chance() < rules.known_prefix)[..., None] & (i < (chance() * 28)[..., None])
-    masked = torch.where(draft[..., None], i > 0, masked & ~prefix) & maskable
+    masked = masked & torch.where((chance() < rules.numbers)[..., None], digits, ~prefix)
+    masked = torch.where(draft[..., None], i > 0, masked) & maskable
     together = slots.any(-1) & (chance() < 0.6)  # joint answers: the layout known, the slots not
     return torch.where(together[..., None], slots, masked), torch.where(together, 32, width)
 
@@ -91,13 +97,18 @@ def targets(ids: Tensor, rules: Rules, draw: torch.Generator) -> Targets:
     ends = ((block == rules.turn_end) & answer_rows).long()
     after = (ends.cumsum(-1) - ends) > 0
     block = torch.where(after, rules.end, block)
-    masked, width = _mask(answer_rows | after, slot_rows & ~after, rules, draw)
+    digits = torch.isin(block, torch.tensor(rules.digits, dtype=block.dtype, device=block.device))
+    masked, width = _mask(answer_rows | after, slot_rows & ~after, digits, rules, draw)
     first = (pick == 0) & (pad > 0)[:, None]
     weight = masked.float() * torch.where(after, rules.after_end, 1.0) * ~first[..., None]
     batch = P.Batch(tokens, pad, pick, torch.where(masked, rules.mask, block), width)
-    stream = torch.where(answer[:, 1:], 1.0, rules.prompt)
+    weight = weight * batch.valid
+    weight = weight / weight.sum(-1, keepdim=True).clamp(
+        min=1e-3
+    )  # a block with few masks counts like any other
+    stream = torch.where(answer[:, 1:], 1.0, rules.prompt) * torch.where(slots[:, 1:], rules.slot, 1.0)
     stream = stream * (torch.arange(1, ids.shape[1], device=ids.device)[None] > pad[:, None])
-    return Targets(batch, stream, block, weight * batch.valid)
+    return Targets(batch, stream, block, weight)
 
 
 def losses(shape: Shape, weights: P.Weights, hidden: Tensor, t: Targets) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ class Question:
 
 def held_pairs(r: random.Random, count: int) -> list[Question]:
     """Word problems of trained kinds, each with a pair of operands never trained on."""
-    kinds = [r.choice(("story", "story", "measure")) for _ in range(count)]
+    kinds = [r.choice(("story", "story", "measure", "varied")) for _ in range(count)]
     return [Question("held-out pairs", corpus.solved(k, corpus.problem(r, k, held=True))) for k in kinds]
 
 
@@ -53,7 +53,7 @@ def questions(count: int, seed: int = SEED) -> list[Question]:
     fresh = [corpus.solved(k, corpus.problem(r, k)) for k in ("story", "measure") for _ in range(count // 4)]
     out += [Question("fresh numbers", turn) for turn in fresh]
     out += [Question("thinking", turn, thinking=True) for turn in fresh[: count // 8]]
-    for kind in ("json", "code", "conversion", "list", "prose", "fact"):
+    for kind in ("json", "code", "conversion", "list", "prose", "fact", "open"):
         out += other(r, kind, max(1, count // 6))
     return out
 

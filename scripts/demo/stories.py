@@ -29,7 +29,7 @@ GAINS = (
     "{S} [<put>|<place>|<stack>|<lay>] N [on top|next to them|into the same [box|bag|basket]|on the pile]",
     "{S} [<catch>|<acquire>|<obtain>|<unpack>|<purchase>|<gain>] N[| in the morning| that day| at noon|]",
     "{O} <give> {him} N[| as a gift| for free| later|]",
-    "{O} [<bring>|<send>|<hand>|<lend>|<mail>|<pass>|<throw>|<show up with and give>] {him} N",
+    "{O} [<bring>|<send>|<hand>|<lend>|<mail>|<pass>|<throw>] {him} N",
     "{O} [<bring>|<buy>|<leave>|<make>|<find>] N for {him}",
     "{S} <be> given N[| by {O}| at the party| as a prize|]",
     "N [<arrive+>|<come+>|<be+> delivered|<be+> brought in|<be+> added|<be+> found|<turn+> up][| by mail| the next day| in the afternoon|]",

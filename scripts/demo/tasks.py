@@ -136,7 +136,7 @@ def _code_sum(r: random.Random) -> Pair:
 
 
 def _code_loop(r: random.Random) -> Pair:
-    low, more, v = r.randint(0, 9), r.randint(2, 90), r.choice(("i", "n", "k", "number"))
+    low, more, v = r.randint(0, 9), r.randint(2, 90), "i"
     ask = "[Write|Give me|Show me] a Python loop that prints the numbers from "
     return f"{ask}{low} to {low + more}.", _python(
         f"for {v} in range({low}, {low + more + 1}):\n    print({v})"

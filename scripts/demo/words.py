@@ -13,10 +13,16 @@ MEN = tuple(
     "James Jim Mike Daniel David Ali Ahmed Jorge Pedro Marco Ravi Kenji Wei Lars Igor Andre Simon Robert".split()
 )
 ROLES = (
-    ("the farmer", "he"), ("the baker", "she"), ("the teacher", "she"), ("a shopkeeper", "he"), ("the nurse", "she"),
-    ("a student", "he"), ("the cook", "he"), ("a painter", "she"), ("the gardener", "she"), ("a collector", "he"),
-    ("the coach", "he"), ("a florist", "she"), ("my brother", "he"), ("my sister", "she"), ("my mother", "she"),
-    ("my uncle", "he"), ("a boy", "he"), ("a girl", "she"), ("the librarian", "she"), ("the waiter", "he"),
+    *((f"{article} {role}", "he") for article in ("the", "a") for role in (
+        "farmer", "cook", "coach", "waiter", "driver", "carpenter", "fisherman", "king", "hunter", "shopkeeper", "hiker", "cyclist",
+        "collector", "student", "boy", "gardener", "baker", "sailor", "guard", "clown", "mechanic", "postman", "builder", "man",
+    )),
+    *((f"{article} {role}", "she") for article in ("the", "a") for role in (
+        "teacher", "nurse", "painter", "florist", "girl", "librarian", "doctor", "queen", "dancer", "woman", "tailor", "singer",
+        "runner", "scientist", "manager", "seller", "potter", "witch", "gardener", "baker", "cook", "farmer", "climber", "guide",
+    )),
+    ("my brother", "he"), ("my uncle", "he"), ("my father", "he"), ("my friend", "he"), ("grandfather", "he"), ("dad", "he"),
+    ("my sister", "she"), ("my mother", "she"), ("my aunt", "she"), ("grandma", "she"), ("mom", "she"), ("our neighbor", "she"),
 )  # fmt: skip
 GROUPS = (
     "a shop",
@@ -42,7 +48,12 @@ THINGS = tuple(
     "tickets tokens badges medals trophies flags lamps bulbs batteries cables phones tablets chairs tables pillows "
     "blankets towels brushes combs soaps sponges bags baskets ribbons strings magnets dice figures paintings "
     "drawings songs videos games points stars diamonds crystals fossils dominoes pins patches cupcakes pancakes "
-    "waffles dumplings tacos burgers olives figs dates mangoes kiwis coconuts pumpkins radishes cucumbers".split()
+    "waffles dumplings tacos burgers olives figs dates mangoes kiwis coconuts pumpkins radishes cucumbers novels sheets "
+    "bundles tulips seats chairs beans parcels carpets curtains mirrors windows doors wheels shovels rakes hammers boats "
+    "ships wagons kits models maps globes lists notes poems stories lessons exercises bells drums flutes guitars pianos "
+    "statues vases pots pans kettles cakes loaves pastries snacks drinks juices sodas teas coffees meals soups salads "
+    "logs poles fences bricks panels hooks clips pearls rubies emeralds crowns swords shields tents blankets lanterns "
+    "packets letters cherries trout salmon crabs clams snails worms spiders beetles turtles geckos lizards parrots".split()
 )
 COLORS = tuple("red blue green black white yellow brown gray purple pink orange golden silver".split())
 ADJECTIVES = tuple(
