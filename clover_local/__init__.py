@@ -4,6 +4,7 @@ The names below are loaded when they are first used, so importing the package co
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from clover_local.decoding.settings import Settings
     from clover_local.errors import CloverError
     from clover_local.version import __version__
+
+_CHECKOUT = Path(__file__).parents[1]
+if (_CHECKOUT / "pyproject.toml").is_file():
+    __path__.append(str(_CHECKOUT))  # not installed: convert, quant and tui lie beside this folder
 
 __all__ = ["CloverError", "Model", "Settings", "__version__", "convert", "load"]
 
