@@ -108,7 +108,8 @@ def _workload(
     """The prompts that are answered: random tokens where the text means nothing, problems elsewhere."""
     wanted = args.set
     if wanted == "auto":
-        wanted = "random" if profile is not None or model is None else "demo"
+        meaningless = profile is not None or model is None
+        wanted = "math500" if args.data else "random" if meaningless else "demo"
     if wanted == "random":
         if args.record_profile:
             raise UsageError("--record-profile needs real text, so --set random makes no sense with it")

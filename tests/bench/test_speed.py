@@ -166,7 +166,7 @@ def test_a_profile_is_recorded_and_played(
         json.dumps({"problem": "A garden is 12 m long and 5 m wide. What is its area?", "answer": "60"})
     )
     profile = tmp_path / "profile.json"
-    problems = ("--set", "math500", "--data", str(data), "--no-stock", "--record-profile", str(profile))
+    problems = ("--data", str(data), "--no-stock", "--record-profile", str(profile))
     real = bench(capsys, trained_int4, *problems)
     assert real["workload"] == "1 problems of math500"
     recorded = json.loads(profile.read_text())
