@@ -5,7 +5,6 @@ one). So a pass that is cancelled, fails or is simply not wanted loses nothing. 
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,32 +14,19 @@ import numpy as np
 from clover_local.errors import CloverError, ContextFullError
 from clover_local.ggml.backend import Backend, Device, choose_device, download, upload
 from clover_local.ggml.gguf import GgufFile
-from clover_local.ggml.graph import Graph
 from clover_local.ggml.quantize import dequantize
 from clover_local.model import weights as weights_module
-from clover_local.model.passes import (
-    FORBIDDEN,
-    Constants,
-    Kind,
-    Model,
-    Pass,
-    PassKey,
-    State,
-    build_commit,
-    build_pass,
-    new_constants,
-    new_state,
-)
+from clover_local.model.passes import Constants, Kind, Model, State, new_constants, new_state
 from clover_local.model.processing import Processing
 from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
 from clover_local.model.weights import Weights
+from clover_local.runtime.graphs import KV_STEP, GraphRunner, Runner
 from clover_local.runtime.plan import plan, sizes_of
+from clover_local.runtime.response import response_of
 from clover_local.runtime.rows import Rows
 
 DEFAULT_CONTEXT = 32768
-KV_STEP = 256  # llama.cpp pads its cache views to this too
 PREFILL_ROWS = (512, 256, 128, 64, 32)
-KEPT_PASSES = 32  # graphs kept alive; the least recently used goes first
 RESERVE = 512 << 20  # bytes of video memory left to the desktop where no cap is given
 RETRIES, RETRY_LAYERS = 3, 4  # placements tried when video memory runs out at load; layers moved each time
 GPU_MOE_CHUNK = 8  # above 8 rows ggml's CUDA kernel for expert products is four times slower
@@ -65,12 +51,6 @@ def context_size(spec: Spec, n_ctx: int | None) -> int:
     return wanted
 
 
-def kv_bucket(need: int, n_ctx: int) -> int:
-    """Rows of the cache a graph looks at: at least `need`, coarse enough that graphs are reused."""
-    step = max(KV_STEP, 1 << max(need.bit_length() - 3, 0))
-    return min(-(-need // step) * step, n_ctx)
-
-
 def default_threads() -> int:
     """Threads for the CPU backend: all cores of a small machine, half of many (the rest are hyperthreads)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -88,11 +68,10 @@ class Engine:
         self._tokens: list[int] = []
         self._cached: list[int] = []  # whose K and V the cache holds; begins with the committed
         self._verified: list[int] = []
-        self._passes: OrderedDict[PassKey, Pass] = OrderedDict()
-        self._commits: dict[int, Graph] = {}
+        self._graphs = GraphRunner(model, n_ctx)
+        self._verifier: Runner = self._graphs  # whose scratch the next commit replays
         self._processing: Processing | None = None
         self._counts: dict[int, int] = {}
-        self._response = 0
         self._counting = False
 
     @classmethod
@@ -194,14 +173,13 @@ class Engine:
         return {
             "weights": weights,
             "state": model.state.buffer.size,
-            "graphs": sum(one.bytes for one in self._passes.values()),
+            "graphs": self._graphs.bytes,
         }
 
     @property
     def graph_nodes(self) -> dict[tuple[str, int], int]:
         """Nodes of the graphs built so far, by kind of pass and rows; the latest of several."""
-        sizes = {(str(key.kind), key.rows): one.graph.size for key, one in self._passes.items()}
-        return sizes | {("commit", rows): graph.size for rows, graph in self._commits.items()}
+        return self._graphs.nodes
 
     def reset(self) -> None:
         """Forget everything that was committed."""
@@ -241,9 +219,7 @@ class Engine:
         """
         active = processing is not None and processing.active
         self._processing = processing if active else None
-        for token in self._counts:
-            upload(self._model.state.counts, np.zeros(1, np.float32), 4 * token)
-        self._counts, self._response, self._counting = {}, 0, True
+        self._counts, self._counting = {}, True
 
     # --- passes ------------------------------------------------------------------------------------------
 
@@ -287,12 +263,12 @@ class Engine:
         if not self.spec.can_draft:
             raise CloverError(f"{self.file.path} holds no preview weights, so it cannot draft or denoise")
         self._need(len(tokens))
-        return self._rows(self._run(Kind.PREVIEW, tokens, response=False))
+        return self._run(Kind.PREVIEW, tokens, response=False)
 
     def verify(self, tokens: Sequence[int]) -> Rows:
         """Judge tokens [rows] causally without committing them; row j judges token j + 1."""
         self._need(len(tokens))
-        rows = self._rows(self._run(Kind.VERIFY, tokens, response=True))
+        rows = self._run(Kind.VERIFY, tokens, response=True)
         self._verified = list(tokens)
         return rows
 
@@ -300,9 +276,7 @@ class Engine:
         """Commit the first `rows` tokens of the last `verify`, which no other pass may have followed."""
         if not 1 <= rows <= len(self._verified):
             raise CloverError(f"cannot commit {rows} rows: the last pass verified {len(self._verified)}")
-        if rows not in self._commits:
-            self._commits[rows] = build_commit(self._model, rows)
-        self._commits[rows].compute()
+        self._verifier.commit(rows, self.n_past)
         self._advance(self._verified[:rows], response=True)
 
     def _need(self, rows: int) -> None:
@@ -313,7 +287,7 @@ class Engine:
             )
 
     def _store(self, tokens: Sequence[int], *, response: bool) -> Rows:
-        rows = self._rows(self._run(Kind.STORE, tokens, response=response))
+        rows = self._run(Kind.STORE, tokens, response=response)
         self._advance(tokens, response=response)
         return rows
 
@@ -323,124 +297,30 @@ class Engine:
         self._verified = []
         if not (response and self._counting):
             return
-        self._response += len(tokens)
         for token in tokens:
             self._counts[token] = self._counts.get(token, 0) + 1
-            if self._processing is not None and self._processing.penalizes:
-                upload(self._model.state.counts, np.array([self._counts[token]], np.float32), 4 * token)
 
-    def _run(self, kind: Kind, tokens: Sequence[int], *, response: bool) -> Pass:
+    def _run(self, kind: Kind, tokens: Sequence[int], *, response: bool) -> Rows:
         n = len(tokens)
         limit = PREFILL_ROWS[0] if kind is Kind.STORE else MAX_ROWS
         if not 1 <= n <= limit:
             raise CloverError(f"a {kind} pass takes 1 to {limit} rows, not {n}")
         if min(tokens) < 0 or max(tokens) >= self.spec.vocab:
             raise CloverError(f"a token id lies outside the vocabulary of {self.spec.vocab}")
-        one = self._pass(PassKey(kind, n, kv_bucket(self.n_past + n, self._kv_rows), self._processing))
         del self._cached[self.n_past :]  # the pass overwrites what lies beyond
         self._verified = []
-        self._fill(one, tokens, response)
-        one.graph.compute()
-        one.graph.synchronize()
-        return one
+        inputs = response_of(self._processing, self._counts, kind, tokens, answers=response)
+        runner = self._runner(n)
+        if kind is Kind.VERIFY:
+            self._verifier = runner
+        return runner.run(kind, tokens, self.n_past, inputs)
 
-    @property
-    def _kv_rows(self) -> int:
-        return -(-self.n_ctx // KV_STEP) * KV_STEP
-
-    def _pass(self, key: PassKey) -> Pass:
-        one = self._passes.pop(key, None)
-        if one is None:
-            large = [
-                old for old in self._passes if old.rows > MAX_ROWS < key.rows
-            ]  # one at a time: they are big
-            oldest = list(self._passes)[: max(len(self._passes) - KEPT_PASSES + 1, 0)]
-            for old in {*large, *oldest}:
-                self._passes.pop(old).graph.free()
-            one = build_pass(self._model, key)
-        self._passes[key] = one
-        return one
-
-    def _fill(self, one: Pass, tokens: Sequence[int], response: bool) -> None:
-        key, past, n, send = one.key, self.n_past, len(tokens), self._model.backend.send
-        places = np.arange(past, past + n)
-        send(one.inputs.tokens, np.asarray(tokens, np.int32))
-        send(one.inputs.positions, places.astype(np.int32))
-        send(one.inputs.kv_rows, places.astype(np.int64))
-        mask = np.full((n, key.kv), -np.inf, np.float16)
-        mask[:, :past] = 0
-        inside = np.ones((n, n), bool) if key.kind is Kind.PREVIEW else np.tri(n, dtype=bool)
-        mask[:, past : past + n][inside] = 0
-        send(one.inputs.mask, mask)
-        if one.next_ids is not None:
-            send(one.next_ids, np.asarray([*tokens[1:], tokens[-1]], np.int32))
-        if key.processing is not None:
-            self._fill_processing(one, key.processing, tokens, response)
-
-    def _fill_processing(
-        self, one: Pass, processing: Processing, tokens: Sequence[int], response: bool
-    ) -> None:
-        """Counts and ramps per row: causal row j counts the response and rows 0…j and judges the place after
-        them; a preview row counts the response and judges its own place."""
-        preview, send = one.key.kind is Kind.PREVIEW, self._model.backend.send
-        written = list(tokens) if response else []
-        judged = len(tokens) if one.key.kind is not Kind.STORE else 1
-        first = self._response + 1 + (len(written) - judged + 1 if response else 0)
-        places = range(first, first + judged)
-        if one.processed.length_bias is not None:
-            send(one.processed.length_bias, _float32([processing.length.at(place) for place in places]))
-        closes = processing.think_end_id
-        closed = closes is not None and (closes in self._counts or (preview and closes in tokens))
-        biases = []
-        for row, place in enumerate(places):
-            open_still = not closed and closes not in written[: len(written) - judged + row + 1]
-            biases.append(processing.think_end.at(place) if open_still else 0.0)
-        if one.processed.think_bias is not None:
-            send(one.processed.think_bias, _float32(biases))
-        if one.processed.cells is not None and one.processed.times is not None:
-            cells, times = self._cells(tokens, written, judged)
-            send(one.processed.cells, cells)
-            send(one.processed.times, times)
-
-    def _cells(self, tokens: Sequence[int], written: list[int], judged: int) -> tuple[np.ndarray, np.ndarray]:
-        cells = np.zeros((judged, judged), np.int64)
-        times = np.zeros((judged, judged), np.float32)
-        for row in range(judged):
-            before = written[: len(written) - judged + row + 1] if written else []
-            touched = list(dict.fromkeys(before)) or [tokens[-1]]
-            for column in range(judged):
-                token = touched[min(column, len(touched) - 1)]
-                cells[row, column] = token
-                times[row, column] = self._counts.get(token, 0) + before.count(token)
-        return cells, times
-
-    def _rows(self, one: Pass) -> Rows:
-        vocab = self.spec.vocab
-
-        def logits() -> np.ndarray:
-            values = download(one.logits, np.float32).reshape(-1, vocab)
-            values[values < FORBIDDEN / 2] = -np.inf
-            return values
-
-        backend = self._model.backend
-        rows = Rows(
-            ids=backend.fetch(one.ids, np.int32),
-            p=np.full(1, np.nan, np.float32) if one.p is None else backend.fetch(one.p, np.float32),
-            entropy=None if one.entropy is None else backend.fetch(one.entropy, np.float32),
-            next_p=None if one.next_p is None else backend.fetch(one.next_p, np.float32),
-            logits=logits,
-        )
-        backend.synchronize()
-        return rows
+    def _runner(self, rows: int) -> Runner:
+        return self._graphs
 
     def close(self) -> None:
         """Free everything on the device; the engine is of no use afterwards."""
-        for one in self._passes.values():
-            one.graph.free()
-        for graph in self._commits.values():
-            graph.free()
-        self._passes.clear()
-        self._commits.clear()
+        self._graphs.close()
         model = self._model
         model.state.free()
         model.constants.free()
@@ -454,10 +334,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _float32(values: Sequence[float]) -> np.ndarray:
-    return np.asarray(values, np.float32)
 
 
 def _floats(file: GgufFile, name: str) -> np.ndarray:

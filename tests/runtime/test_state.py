@@ -8,7 +8,8 @@ import pytest
 
 from clover_local.errors import CloverError, ContextFullError
 from clover_local.model.passes import build_pass
-from clover_local.runtime.engine import Engine, Snapshot, kv_bucket
+from clover_local.runtime.engine import Engine, Snapshot
+from clover_local.runtime.graphs import kv_bucket
 
 WORDS = 1500  # token ids below the special ones
 TOLERANCE = 2e-4  # float32 sums in another order
@@ -161,7 +162,7 @@ def test_buckets_cover_and_never_exceed_the_cache() -> None:
 def test_graphs_are_built_once_per_key(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
     monkeypatch.setattr(
-        "clover_local.runtime.engine.build_pass",
+        "clover_local.runtime.graphs.build_pass",
         lambda model, key: built.append(key) or build_pass(model, key),
     )
     engine.prefill(_prompt(engine, 8))

@@ -1,0 +1,166 @@
+"""Runs passes as ggml graphs: kept by key, filled, computed, read. The portable runner, and the kernels' oracle."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from clover_local.ggml.backend import download, upload
+from clover_local.ggml.graph import Graph
+from clover_local.model.passes import FORBIDDEN, Kind, Model, Pass, PassKey, build_commit, build_pass
+from clover_local.model.spec import MAX_ROWS
+from clover_local.runtime.response import Response
+from clover_local.runtime.rows import Rows
+
+KV_STEP = 256  # llama.cpp pads its cache views to this too
+KEPT_PASSES = 32  # graphs kept alive; the least recently used goes first
+
+
+class Runner(Protocol):
+    """Whoever computes passes over an engine's weights and state."""
+
+    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+        """Run a pass over `past` committed tokens; a STORE pass has moved the state and judges its last row."""
+        ...
+
+    def commit(self, rows: int, past: int) -> None:
+        """Replay the first rows of the last VERIFY pass into the state."""
+        ...
+
+    def close(self) -> None:
+        """Free what the runner owns; weights and state are the engine's."""
+        ...
+
+
+def kv_bucket(need: int, n_ctx: int) -> int:
+    """Rows of the cache a graph looks at: at least `need`, coarse enough that graphs are reused."""
+    step = max(KV_STEP, 1 << max(need.bit_length() - 3, 0))
+    return min(-(-need // step) * step, n_ctx)
+
+
+class GraphRunner:
+    """The passes of one model as ggml graphs, one object per key."""
+
+    def __init__(self, model: Model, n_ctx: int) -> None:
+        self._model = model
+        self._kv_rows = -(-n_ctx // KV_STEP) * KV_STEP
+        self._passes: OrderedDict[PassKey, Pass] = OrderedDict()
+        self._commits: dict[int, Graph] = {}
+        self._counts: dict[int, int] = {}  # as the device's tensor holds them
+
+    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+        """Build the pass's graph where there is none, fill it, compute it, and queue its few numbers."""
+        one = self._pass(
+            PassKey(kind, len(tokens), kv_bucket(past + len(tokens), self._kv_rows), response.settings)
+        )
+        self._fill(one, tokens, past)
+        if response.settings is not None:
+            self._fill_processing(one, tokens, response)
+        one.graph.compute()
+        one.graph.synchronize()
+        return self._rows(one)
+
+    def commit(self, rows: int, past: int) -> None:
+        """Replay rows; the graph is queued and later passes wait for it."""
+        if rows not in self._commits:
+            self._commits[rows] = build_commit(self._model, rows)
+        self._commits[rows].compute()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the graphs built so far."""
+        return sum(one.bytes for one in self._passes.values())
+
+    @property
+    def nodes(self) -> dict[tuple[str, int], int]:
+        """Nodes to compute by (kind, rows)."""
+        sizes = {(str(key.kind), key.rows): one.graph.size for key, one in self._passes.items()}
+        return sizes | {("commit", rows): graph.size for rows, graph in self._commits.items()}
+
+    def close(self) -> None:
+        """Free all graphs."""
+        for one in self._passes.values():
+            one.graph.free()
+        for graph in self._commits.values():
+            graph.free()
+        self._passes.clear()
+        self._commits.clear()
+
+    def _pass(self, key: PassKey) -> Pass:
+        one = self._passes.pop(key, None)
+        if one is None:
+            large = [old for old in self._passes if old.rows > MAX_ROWS < key.rows]  # big: one at a time
+            oldest = list(self._passes)[: max(len(self._passes) - KEPT_PASSES + 1, 0)]
+            for old in {*large, *oldest}:
+                self._passes.pop(old).graph.free()
+            one = build_pass(self._model, key)
+        self._passes[key] = one
+        return one
+
+    def _fill(self, one: Pass, tokens: Sequence[int], past: int) -> None:
+        key, n, send = one.key, len(tokens), self._model.backend.send
+        places = np.arange(past, past + n)
+        send(one.inputs.tokens, np.asarray(tokens, np.int32))
+        send(one.inputs.positions, places.astype(np.int32))
+        send(one.inputs.kv_rows, places.astype(np.int64))
+        mask = np.full((n, key.kv), -np.inf, np.float16)
+        mask[:, :past] = 0
+        inside = np.ones((n, n), bool) if key.kind is Kind.PREVIEW else np.tri(n, dtype=bool)
+        mask[:, past : past + n][inside] = 0
+        send(one.inputs.mask, mask)
+        if one.next_ids is not None:
+            send(one.next_ids, np.asarray([*tokens[1:], tokens[-1]], np.int32))
+
+    def _fill_processing(self, one: Pass, tokens: Sequence[int], response: Response) -> None:
+        send, inputs = self._model.backend.send, one.processed
+        judged = 1 if one.key.kind is Kind.STORE else len(tokens)
+        if inputs.length_bias is not None:
+            send(inputs.length_bias, np.asarray(response.length_bias[-judged:], np.float32))
+        if inputs.think_bias is not None:
+            send(inputs.think_bias, np.asarray(response.think_bias[-judged:], np.float32))
+        if response.settings is not None and response.settings.penalizes:
+            self._count(response.counts)
+        if inputs.cells is not None and inputs.times is not None:
+            cells, times = _cells(tokens, response, judged)
+            send(inputs.cells, cells)
+            send(inputs.times, times)
+
+    def _count(self, counts: Mapping[int, int]) -> None:
+        for token in {*counts, *self._counts}:
+            times = counts.get(token, 0)
+            if times != self._counts.get(token, 0):
+                upload(self._model.state.counts, np.array([times], np.float32), 4 * token)
+        self._counts = dict(counts)
+
+    def _rows(self, one: Pass) -> Rows:
+        backend, vocab = self._model.backend, self._model.spec.vocab
+
+        def logits() -> np.ndarray:
+            values = download(one.logits, np.float32).reshape(-1, vocab)
+            values[values < FORBIDDEN / 2] = -np.inf
+            return values
+
+        rows = Rows(
+            ids=backend.fetch(one.ids, np.int32),
+            p=np.full(1, np.nan, np.float32) if one.p is None else backend.fetch(one.p, np.float32),
+            entropy=None if one.entropy is None else backend.fetch(one.entropy, np.float32),
+            next_p=None if one.next_p is None else backend.fetch(one.next_p, np.float32),
+            logits=logits,
+        )
+        backend.synchronize()
+        return rows
+
+
+def _cells(tokens: Sequence[int], response: Response, judged: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per judged row, tokens whose count differs from the response's, and that count; both [judged, judged]."""
+    cells = np.zeros((judged, judged), np.int64)
+    times = np.zeros((judged, judged), np.float32)
+    for row in range(judged):
+        before = list(tokens[: len(tokens) - judged + row + 1]) if response.counted else []
+        touched = list(dict.fromkeys(before)) or [tokens[-1]]
+        for column in range(judged):
+            token = touched[min(column, len(touched) - 1)]
+            cells[row, column] = token
+            times[row, column] = response.counts.get(token, 0) + before.count(token)
+    return cells, times
