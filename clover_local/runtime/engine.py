@@ -21,6 +21,7 @@ from clover_local.model.processing import Processing
 from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
 from clover_local.model.weights import Weights
 from clover_local.runtime.graphs import KV_STEP, GraphRunner, Runner
+from clover_local.runtime.kernels import attach
 from clover_local.runtime.plan import plan, sizes_of
 from clover_local.runtime.response import response_of
 from clover_local.runtime.rows import Rows
@@ -58,7 +59,10 @@ def default_threads() -> int:
 
 
 class Engine:
-    """One model on one device with the state of one conversation. Not thread-safe."""
+    """One model on one device with the state of one conversation. Not thread-safe.
+
+    `note` is a sentence about what was expected and is not used (our own kernels, say), or None.
+    """
 
     def __init__(self, model: Model, file: GgufFile, n_ctx: int) -> None:
         self.spec: Spec = model.spec
@@ -69,6 +73,7 @@ class Engine:
         self._cached: list[int] = []  # whose K and V the cache holds; begins with the committed
         self._verified: list[int] = []
         self._graphs = GraphRunner(model, n_ctx)
+        self._kernels, self.note = attach(model, n_ctx, self._graphs)
         self._verifier: Runner = self._graphs  # whose scratch the next commit replays
         self._processing: Processing | None = None
         self._counts: dict[int, int] = {}
@@ -316,10 +321,12 @@ class Engine:
         return runner.run(kind, tokens, self.n_past, inputs)
 
     def _runner(self, rows: int) -> Runner:
-        return self._graphs
+        return self._graphs if self._kernels is None or rows > MAX_ROWS else self._kernels
 
     def close(self) -> None:
         """Free everything on the device; the engine is of no use afterwards."""
+        if self._kernels is not None:
+            self._kernels.close()
         self._graphs.close()
         model = self._model
         model.state.free()

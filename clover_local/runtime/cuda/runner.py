@@ -5,8 +5,7 @@ tensors, so both can work on one conversation in turns, each after the other has
 """
 
 import ctypes as C
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,31 +13,17 @@ import numpy as np
 from clover_local.ggml.lib import Node
 from clover_local.ggml.types import tensor_type
 from clover_local.model.passes import Kind, Model, State
-from clover_local.model.processing import Processing
 from clover_local.model.spec import MAX_ROWS, Spec
 from clover_local.model.weights import Weights
 from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda import passes
 from clover_local.runtime.cuda.device import Device
 from clover_local.runtime.cuda.network import Network, Place, StatePlaces, build, matrix_bytes, unsupported
+from clover_local.runtime.response import Response
+from clover_local.runtime.rows import Rows
 
 RESULT = np.dtype([("id", np.int32), ("p", np.float32), ("entropy", np.float32), ("next_p", np.float32)])
 MAX_STOPS = 64
-
-
-@dataclass(frozen=True)
-class Response:
-    """What the processing of one pass depends on.
-
-    `counts` of the committed response; `counted`: rows 0..r count for row r too; per row the bias of every stop
-    token and of the end of the reasoning.
-    """
-
-    settings: Processing | None = None
-    counts: Mapping[int, int] | None = None
-    counted: bool = False
-    length_bias: Sequence[float] = ()
-    think_bias: Sequence[float] = ()
 
 
 def why_not(model: Model) -> str | None:
@@ -119,10 +104,10 @@ class Runner:
             self._graphs[kind, width] = self.device.capture(self._launches(kind, width))
         return self._graphs[kind, width]
 
-    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> np.ndarray:
-        """Run a pass over `past` committed tokens; returns (id, p, entropy, next_p) per row.
+    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+        """Run a pass over `past` committed tokens; `past` + rows must fit into the context.
 
-        A STORE pass has moved the state when this returns; `past` + rows must fit into the context.
+        A STORE pass has moved the state when this returns, and judges its last row.
         """
         n = len(tokens)
         graph = self._graph(kind, passes.width_for(n))
@@ -132,7 +117,11 @@ class Runner:
         self.device.replay(graph)
         self.device.fetch(self._results, self.net.work.results)
         self.device.finish()
-        return self._results.view(RESULT)[:n].copy()
+        judged = slice(n - 1, n) if kind is Kind.STORE else slice(n)
+        result = self._results.view(RESULT)[:n][judged].copy()
+        return Rows(
+            result["id"], result["p"], result["entropy"], result["next_p"], lambda: self._logits(n)[judged]
+        )
 
     def commit(self, rows: int, past: int) -> None:
         """Replay the first rows of the last VERIFY pass into the state."""
@@ -141,9 +130,8 @@ class Runner:
         self.device.replay(graph)
         self.device.finish()
 
-    def logits(self, rows: int) -> Callable[[], np.ndarray]:
-        """Reads the processed logits [rows, vocab] of the last pass; valid until the next one."""
-        return lambda: self.device.read(self.net.work.logits, np.float32, rows, self.net.spec.vocab)
+    def _logits(self, rows: int) -> np.ndarray:
+        return self.device.read(self.net.work.logits, np.float32, rows, self.net.spec.vocab)
 
     def _send_run(self, past: int, *, replay: int, counted: bool) -> None:
         padded = (C.c_int * A.MAX_ROWS)(*self._tokens)

@@ -1,0 +1,67 @@
+"""Decides whether our own CUDA kernels run a model, and proves them against ggml's graphs before they may.
+
+Whatever speaks against them (another device, a missing package, a type without a kernel, a failed comparison)
+is one sentence, and the graphs go on alone.
+"""
+
+import os
+
+import numpy as np
+
+from clover_local.errors import CloverError
+from clover_local.model.passes import Kind, Model
+from clover_local.runtime.graphs import Runner
+from clover_local.runtime.response import Response
+
+SWITCH = "CLOVER_KERNELS"  # 0 turns them off
+CHECKED_ROWS = 8
+CLOSE = 0.99
+"""Correlation of the logits of both runners from which on they count as the same network: two of ggml's own
+devices correlate at 0.99 and more, a wrong kernel far below."""
+
+
+def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Runner | None, str | None]:
+    """The kernels over a freshly opened model, or None and why not; (None, None) where nobody expects them."""
+    if not model.backend.device.name.startswith("CUDA"):
+        return None, None
+    if os.environ.get(SWITCH) == "0":
+        return None, f"our own kernels are off: {SWITCH}=0 is set"
+    try:
+        from clover_local.runtime.cuda import runner
+    except ImportError as error:
+        return (
+            None,
+            f"our own kernels are off: {error.name} is missing; run: pip install 'clover-local[cuda]'",
+        )
+    reason = runner.why_not(model)
+    if reason is not None:
+        return None, f"our own kernels are off: {reason}"
+    try:
+        kernels = runner.Runner(model, n_ctx)
+    except CloverError as error:
+        return None, f"our own kernels are off: {error}"
+    worst = compare(model, graphs, kernels)
+    if worst < CLOSE:
+        kernels.close()
+        return None, (
+            f"our own kernels are off: on this card their logits correlate with ggml's at only {worst:.3f}; "
+            "please report it with the output of clover doctor"
+        )
+    return kernels, None
+
+
+def compare(model: Model, graphs: Runner, kernels: Runner) -> float:
+    """The lower correlation of logits over a causal pass and a preview of the empty state, which stays empty."""
+    spec = model.spec
+    rows = min(CHECKED_ROWS, spec.block_size)
+    tokens = (np.arange(1, rows + 1) * 7919 % spec.vocab).tolist()
+    kinds = [Kind.VERIFY, *([Kind.PREVIEW] if spec.can_draft else [])]
+    worst = 1.0
+    for kind in kinds:
+        want = graphs.run(kind, tokens, 0, Response()).logits()
+        got = kernels.run(kind, tokens, 0, Response()).logits()
+        known = np.isfinite(want)
+        if not np.isfinite(got[known]).all():
+            return 0.0
+        worst = min(worst, float(np.corrcoef(want[known], got[known])[0, 1]))
+    return worst
