@@ -58,6 +58,8 @@ def main(args: argparse.Namespace) -> int:
     with loaded as model:
         if settings.mode != "plain" and not model.spec.can_draft:
             print(f"note: {model.path} holds no preview weights: one token at a time", file=sys.stderr)
+        if model.engine.note:
+            print(f"note: {model.engine.note}", file=sys.stderr)
         return answer(model, prompt, settings, args, variables)
 
 

@@ -5,15 +5,23 @@ is one sentence, and the graphs go on alone.
 """
 
 import os
+from pathlib import Path
 
 import numpy as np
 
 from clover_local.errors import CloverError
+from clover_local.ggml.backend import devices
+from clover_local.ggml.lib import BINDING
 from clover_local.model.passes import Kind, Model
 from clover_local.runtime.graphs import Runner
 from clover_local.runtime.response import Response
 
 SWITCH = "CLOVER_KERNELS"  # 0 turns them off
+CARD = Path("/dev/nvidiactl")  # there when an NVIDIA driver is loaded
+NO_CUDA = (
+    "this llama-cpp-python was built without CUDA, so the NVIDIA card here is not used; install one with: "
+    f"CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir llama-cpp-python=={BINDING}"
+)
 CHECKED_ROWS = 8
 CLOSE = 0.99
 """Correlation of the logits of both runners from which on they count as the same network: two of ggml's own
@@ -23,7 +31,8 @@ devices correlate at 0.99 and more, a wrong kernel far below."""
 def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Runner | None, str | None]:
     """The kernels over a freshly opened model, or None and why not; (None, None) where nobody expects them."""
     if not model.backend.device.name.startswith("CUDA"):
-        return None, None
+        unused = CARD.exists() and not any(device.is_gpu for device in devices())
+        return None, NO_CUDA if unused else None
     if os.environ.get(SWITCH) == "0":
         return None, f"our own kernels are off: {SWITCH}=0 is set"
     try:
