@@ -124,7 +124,12 @@ def read_bandwidth(device: str | None, threads: int | None) -> float:
         graph.allocate(backend)
         upload(matrix, np.ones((PROBE_ROWS, PROBE_COLUMNS), np.float16))  # untouched pages would be one page
         upload(vector, np.ones(PROBE_COLUMNS, np.float32))
-        milliseconds = _median(graph.compute)
+
+        def product() -> None:
+            graph.compute()
+            backend.synchronize()
+
+        milliseconds = _median(product)
     finally:
         graph.free()
         backend.close()

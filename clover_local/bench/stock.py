@@ -1,26 +1,17 @@
 """Stock llama.cpp on the same file: the baseline every figure is held against, one token at a time."""
 
-import ctypes
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-import llama_cpp.llama_cpp as llama
 import numpy as np
 
 from clover_local.errors import CloverError
+from clover_local.ggml.lib import last_error
+from clover_local.ggml.llama import llama
 
 BATCH = 512
-
-_messages: list[str] = []
-
-
-@llama.llama_log_callback  # kept alive by the module: llama.cpp calls it until the process ends
-def _on_log(level: int, text: bytes, _: object) -> None:
-    if level >= 3:
-        _messages.append(text.decode(errors="replace").strip())
-        del _messages[:-5]
 
 
 class Stock:
@@ -31,7 +22,6 @@ class Stock:
 
     def __init__(self, path: str | Path, *, n_ctx: int, threads: int, gpu: int | None) -> None:
         self._model = self._context = None
-        llama.llama_log_set(_on_log, ctypes.c_void_p(0))
         llama.llama_backend_init()
         self._model = llama.llama_model_load_from_file(str(path).encode(), _model_params(gpu))
         if not self._model:
@@ -101,7 +91,7 @@ class Stock:
 
 
 def _reason() -> str:
-    return "; ".join(_messages) or "it gave no reason"
+    return last_error() or "it gave no reason"
 
 
 def _model_params(gpu: int | None) -> llama.llama_model_params:

@@ -61,7 +61,7 @@ def libraries() -> Iterator[Finding]:
         yield Finding(room, "binding", str(error), "problem", error.hint or "")
         return
     yield Finding(room, "binding", f"{lib.BINDING}, ggml {lib.GGML_VERSION}, at {lib.FOLDER}")
-    from llama_cpp import llama_cpp as llama
+    from clover_local.ggml.llama import llama
 
     features = llama.llama_print_system_info().decode()
     on = [

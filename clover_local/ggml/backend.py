@@ -196,6 +196,11 @@ def upload(node: Node, values: np.ndarray, offset: int = 0) -> None:
     functions["ggml_backend_tensor_set"](node, values.ctypes.data, offset, values.nbytes)
 
 
+def clear(node: Node) -> None:
+    """Set all bytes of a tensor to zero."""
+    functions["ggml_backend_tensor_memset"](node, 0, 0, functions["ggml_nbytes"](node))
+
+
 def download(node: Node, dtype: type[np.generic], count: int | None = None, offset: int = 0) -> np.ndarray:
     """Copy a tensor (or `count` values from byte `offset`) to a new flat array."""
     if count is None:

@@ -185,6 +185,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_backend_cpu_set_n_threads": (None, (_P, _I)),
     "ggml_backend_tensor_alloc": (_I, (_P, _T, _P)),
     "ggml_backend_tensor_set": (None, (_T, _P, _S, _S)),
+    "ggml_backend_tensor_memset": (None, (_T, C.c_uint8, _S, _S)),
     "ggml_backend_tensor_get": (None, (_T, _P, _S, _S)),
     "ggml_backend_tensor_set_async": (None, (_P, _T, _P, _S, _S)),
     "ggml_backend_tensor_get_async": (None, (_P, _T, _P, _S, _S)),
@@ -275,7 +276,8 @@ _messages: list[str] = []
 
 
 @LOG_CALLBACK
-def _on_log(level: int, text: bytes | None, _: object) -> None:
+def on_log(level: int, text: bytes | None, _: object) -> None:
+    """What ggml and llama.cpp call with every line of their log."""
     line = (text or b"").decode(errors="replace")
     if level == 4:  # an error: kept, so that our own sentence can quote it
         _messages.append(line.strip())
@@ -294,7 +296,7 @@ def set_debug(on: bool) -> None:
 
 
 def last_error() -> str:
-    """The last error line ggml logged, or an empty string."""
+    """The last error line ggml or llama.cpp logged, or an empty string."""
     return _messages[-1] if _messages else ""
 
 
@@ -302,4 +304,4 @@ FOLDER = library_folder()
 _LIBRARIES = _load(FOLDER)
 functions = _bind(_LIBRARIES)
 _prove(functions)
-functions["ggml_log_set"](_on_log, None)  # module-level callback: ggml keeps the pointer
+functions["ggml_log_set"](on_log, None)  # module-level callback: ggml keeps the pointer

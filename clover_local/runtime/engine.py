@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from clover_local.errors import CloverError, ContextFullError
-from clover_local.ggml.backend import Backend, Device, choose_device, download, upload
+from clover_local.ggml.backend import Backend, Device, choose_device, clear, download, upload
 from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.quantize import dequantize
 from clover_local.model import weights as weights_module
@@ -190,8 +190,8 @@ class Engine:
         """Forget everything that was committed."""
         self._model.backend.synchronize()
         for state in self._model.state.gdn.values():
-            for node in (state.ring, state.s):
-                upload(node, np.zeros(int(np.prod(node.contents.ne)), np.float32))
+            clear(state.ring)
+            clear(state.s)
         self._tokens, self._cached, self._verified = [], [], []
         self._counting = False
 

@@ -15,6 +15,9 @@ from clover_local.runtime.rows import Rows
 
 KV_STEP = 256  # llama.cpp pads its cache views to this too
 KEPT_PASSES = 32  # graphs kept alive; the least recently used goes first
+KEPT_LARGE = (
+    4  # of those, graphs of long prefills, which take memory; one where experts pass through the card
+)
 
 
 class Runner(Protocol):
@@ -33,8 +36,13 @@ class Runner(Protocol):
         ...
 
 
-def kv_bucket(need: int, n_ctx: int) -> int:
-    """Rows of the cache a graph looks at: at least `need`, coarse enough that graphs are reused."""
+def kv_bucket(need: int, n_ctx: int, rows: int = 1) -> int:
+    """Rows of the cache a graph looks at: at least `need`, coarse enough that graphs are reused.
+
+    Passes of many rows double their view: building a graph costs more there than looking at masked rows.
+    """
+    if rows > MAX_ROWS:
+        return min(max(KV_STEP, 1 << (need - 1).bit_length()), n_ctx)
     step = max(KV_STEP, 1 << max(need.bit_length() - 3, 0))
     return min(-(-need // step) * step, n_ctx)
 
@@ -51,9 +59,8 @@ class GraphRunner:
 
     def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
         """Build the pass's graph where there is none, fill it, compute it, and queue its few numbers."""
-        one = self._pass(
-            PassKey(kind, len(tokens), kv_bucket(past + len(tokens), self._kv_rows), response.settings)
-        )
+        n = len(tokens)
+        one = self._pass(PassKey(kind, n, kv_bucket(past + n, self._kv_rows, n), response.settings))
         self._fill(one, tokens, past)
         if response.settings is not None:
             self._fill_processing(one, tokens, response)
@@ -90,9 +97,10 @@ class GraphRunner:
     def _pass(self, key: PassKey) -> Pass:
         one = self._passes.pop(key, None)
         if one is None:
-            large = [old for old in self._passes if old.rows > MAX_ROWS < key.rows]  # big: one at a time
+            large = [old for old in self._passes if old.rows > MAX_ROWS < key.rows]
+            kept = 1 if self._model.host is not None else KEPT_LARGE
             oldest = list(self._passes)[: max(len(self._passes) - KEPT_PASSES + 1, 0)]
-            for old in {*large, *oldest}:
+            for old in {*large[: max(len(large) - kept + 1, 0)], *oldest}:
                 self._passes.pop(old).graph.free()
             one = build_pass(self._model, key)
         self._passes[key] = one

@@ -18,7 +18,7 @@ CONTEXT_BYTES = 640 << 20
 """What a CUDA process takes before any tensor: the driver's context, ggml's kernels and scratch pool."""
 KEPT_ROWS = 160
 """Rows of logits that kept graphs hold at once: steps, drafts and verifies of the usual widths."""
-PREFILL_ROWS = 512
+PREFILL_ROWS, KEPT_LARGE = 512, 4
 PREFILL_LAYERS = 1
 """Layers' experts that ggml holds on the card at once while a long prompt runs through those of the CPU."""
 
@@ -88,11 +88,11 @@ def sizes_of(file: GgufFile, spec: Spec, n_ctx: int, kv_types: tuple[str, str]) 
 
 
 def _pass_bytes(spec: Spec) -> int:
-    """Memory of the kept graphs: logits before and after the choice, and one prefill's activations."""
+    """Memory of the kept graphs: logits before and after the choice, and the prefills' activations."""
     logits = 3 * KEPT_ROWS * spec.vocab * F32
     expert = spec.experts_used * (3 * spec.expert_width + 2 * spec.hidden)
     prefill = PREFILL_ROWS * F32 * (2 * spec.channels + 2 * spec.value_size + 4 * spec.hidden + expert)
-    return logits + prefill
+    return logits + KEPT_LARGE * prefill
 
 
 def plan(

@@ -7,27 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as llama
-
 from clover_local.errors import ModelError
+from clover_local.ggml.lib import last_error
+from clover_local.ggml.llama import llama
 
 # Marked special in some checkpoints, yet a reader folds the reasoning on them, so they stay visible.
 REASONING_MARKS = (b"<think>", b"</think>")
 
-_last_error = ""
 _started = threading.Lock()
-
-
-@llama.llama_log_callback
-def _on_log(level: int, text: bytes, _: object) -> None:
-    global _last_error
-    if level == 4:  # an error: our own sentence quotes it
-        _last_error = text.decode(errors="replace").strip()
-
-
-def _silence() -> None:
-    # set before every load: the high-level part of llama-cpp-python installs a printing one of its own
-    llama.llama_log_set(_on_log, ctypes.c_void_p(0))
 
 
 class Tokenizer:
@@ -47,13 +34,12 @@ class Tokenizer:
         if not path.is_file():
             raise ModelError(f"there is no file {path}")
         with _started:
-            _silence()
             llama.llama_backend_init()
             parameters = llama.llama_model_default_params()
             parameters.vocab_only = True
             model = llama.llama_model_load_from_file(str(path).encode(), parameters)
         if not model:
-            raise ModelError(f"{path} holds no tokenizer that llama.cpp can read ({_last_error})")
+            raise ModelError(f"{path} holds no tokenizer that llama.cpp can read ({last_error()})")
         return cls(model, path)
 
     def close(self) -> None:

@@ -154,9 +154,10 @@ def test_kv_types(trained_f32: Path, kinds: tuple[str, str]) -> None:
 def test_buckets_cover_and_never_exceed_the_cache() -> None:
     for n_ctx in (256, 1024, 32768, 131072):
         for need in range(1, n_ctx + 1, 97):
-            bucket = kv_bucket(need, n_ctx)
-            assert need <= bucket <= n_ctx
-            assert bucket % 256 == 0 or bucket == n_ctx
+            for rows in (1, 512):
+                bucket = kv_bucket(need, n_ctx, rows)
+                assert need <= bucket <= n_ctx
+                assert bucket % 256 == 0 or bucket == n_ctx
 
 
 def test_graphs_are_built_once_per_key(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
