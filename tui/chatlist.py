@@ -36,7 +36,7 @@ class ChatList(OptionList):
 
     def show(self, chats: Sequence[Chat], shown: int | None, writing: int | None) -> None:
         """List the chats; `shown` is on screen, `writing` is being answered."""
-        highlighted = self.highlighted_chat
+        highlighted, place = self.highlighted_chat, self.highlighted or 0
         self.clear_options()
         for chat in chats:
             mark = "▸" if chat.id == shown else "●" if chat.id == writing else " "
@@ -46,6 +46,8 @@ class ChatList(OptionList):
         wanted = highlighted if highlighted in ids and self.has_focus else shown
         if wanted in ids:
             self.highlighted = ids.index(wanted)
+        elif ids and self.has_focus:
+            self.highlighted = min(place, len(ids) - 1)  # the chat below one that was deleted
 
     def on_focus(self) -> None:
         """There is always a chat to act on."""

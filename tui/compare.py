@@ -30,9 +30,9 @@ from clover_local.chat.protocol import (
 from clover_local.chat.reasoning import Splitter
 from clover_local.decoding.events import Block, Done, Prefilled, Stats, Tokens
 from clover_local.decoding.settings import Mode, Settings
-from clover_local.tui.conversation import masked
 from clover_local.tui.entry import Entry
 from clover_local.tui.figures import Meter, footer
+from clover_local.tui.live import masked
 from clover_local.tui.speed import Speed, SpeedLine
 from clover_local.tui.theme import palette_of
 from clover_local.tui.transcript import Transcript

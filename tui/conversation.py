@@ -5,7 +5,7 @@ Knows the store and the engine's link, but no widget; the screen hears of change
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import count
 from time import monotonic
 from typing import Protocol
@@ -26,13 +26,13 @@ from clover_local.chat.protocol import (
 )
 from clover_local.chat.reasoning import Splitter
 from clover_local.chat.store import Chat, Store
-from clover_local.chat.tree import STALE, Message, State, newest_leaf, path, siblings
+from clover_local.chat.tree import Message, State, newest_leaf, path, siblings
 from clover_local.decoding.events import Block, Done, Prefilled, Stats, Tokens
 from clover_local.decoding.settings import Settings
 from clover_local.errors import CloverError, UsageError
 from clover_local.tui.engine import EngineLink
 from clover_local.tui.entry import Entry
-from clover_local.tui.figures import Meter
+from clover_local.tui.live import Live, drafts, masked
 from clover_local.tui.shelf import Shelf
 
 SAVE_SECONDS = 0.5  # an answer being written is stored this often, so kill -9 costs at most that
@@ -60,45 +60,6 @@ class View(Protocol):
 
     def counted(self, tokens: int, n_ctx: int) -> None:
         """How much of the context the shown branch takes."""
-
-
-@dataclass
-class Live:
-    """The answer being written."""
-
-    ask: int
-    chat: int
-    message: Message
-    mode: str
-    splitter: Splitter = field(default_factory=lambda: Splitter(False))
-    content: str = ""
-    reasoning: str = ""
-    fresh: str = ""
-    """What the screen has not taken over yet."""
-    thought_tokens: int = 0
-    block: Block | None = None
-    meter: Meter = field(default_factory=Meter)
-    prompt: tuple[int, int] = (0, 0)
-    """Prompt tokens computed, of how many."""
-    prompt_tokens: int = 0
-    n_ctx: int = 0
-    stats: Stats | None = None
-    saved: float = 0.0
-    stopping: bool = False
-
-    def add(self, text: str, thought: int) -> None:
-        """Take in what the answer's newest tokens say, `thought` of which are reasoning."""
-        self._take(*self.splitter.feed(text))
-        self.thought_tokens += thought
-
-    def finish(self) -> None:
-        """Take in what the splitter still holds."""
-        self._take(*self.splitter.finish())
-
-    def _take(self, reasoning: str, answer: str) -> None:
-        self.reasoning += reasoning
-        self.content += answer
-        self.fresh += answer
 
 
 class Conversation:
@@ -306,7 +267,7 @@ class Conversation:
             case Prefilled():
                 live.meter.start()
             case Block():
-                own = event if live.mode == "denoise" else _drafts(event)
+                own = event if live.mode == "denoise" else drafts(event)
                 live.block = own
             case Tokens(ids, _, _, text):
                 live.meter.add(len(ids))
@@ -438,28 +399,3 @@ class Conversation:
         id = self.chat.id
         await self.shelf(lambda store: store.change_chat(id, **values))
         self.chat = replace(self.chat, **values)  # type: ignore[arg-type]
-
-
-def masked(block: Block | None) -> Block | None:
-    """What follows a block: as many rows, of which nothing is known yet."""
-    return Block((None,) * len(block.tokens), (0.0,) * len(block.tokens)) if block is not None else None
-
-
-def _drafts(block: Block) -> Block | None:
-    """A draft without its first row, which is the newest token of the text already."""
-    return Block(block.tokens[1:], block.confidence[1:], block.text[1:]) if len(block.tokens) > 1 else None
-
-
-def trouble_of(message: Message, now: float) -> str:
-    """Why a stored answer is not whole, or an empty text."""
-    match message.state:
-        case "writing" if now - message.touched > STALE:
-            return "The program ended while this was written. ctrl+r answers anew."
-        case "broken":
-            return "This answer was cut off. ctrl+r answers anew."
-        case "length":
-            return "Stopped at the limit of tokens for one answer."
-        case "context":
-            return "The context is full. /drop stops sending the oldest turns."
-        case _:
-            return ""

@@ -100,7 +100,7 @@ def explain(code: int, output: str, memory_ran_out: bool) -> Died:
             "the system ended the engine because memory ran out",
             "a smaller --ctx-size or a smaller model needs less",
         )
-    if "MemoryError" in last or "bad_alloc" in output:
+    if "MemoryError" in last or "bad_alloc" in output or "out of memory" in output:
         return Died("the engine ran out of memory", "a smaller --ctx-size or a smaller model needs less")
     if code < 0:
         try:

@@ -172,7 +172,8 @@ def _about(model: "Model") -> About:
 def _send_gauge(model: "Model", send: Callable[[Report], None]) -> None:
     from clover_local.ggml.backend import devices
 
-    device = next((d for d in devices() if d.name == model.engine.device_name), None)
+    name = model.engine.device_name
+    device = next((d for d in devices() if name in (d.name, d.description)), None)
     if device is not None:
         send(Gauge(device.free, device.total))
 

@@ -251,6 +251,7 @@ def test_running_out_of_memory_while_loading_is_a_sentence(
         ),
         (-15, "", False, "the engine was told to end (signal 15, SIGTERM)"),
         (1, "Traceback\nMemoryError", False, "the engine ran out of memory"),
+        (-6, "CUDA error: out of memory\n", False, "the engine ran out of memory"),
         (
             3,
             "Traceback\nImportError: no libllama\n",

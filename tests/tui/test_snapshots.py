@@ -10,8 +10,8 @@ from clover_local.chat.tree import Message
 from clover_local.decoding.events import Block, Stats
 from clover_local.decoding.settings import Settings
 from clover_local.tui.compare import Compare
-from clover_local.tui.conversation import Live
 from clover_local.tui.figures import Meter
+from clover_local.tui.live import Live
 from clover_local.tui.notice import Notice
 
 from .conftest import QUESTION, Chat, Opened
@@ -159,7 +159,7 @@ async def test_a_block_being_denoised(picture: Opened, size: tuple[int, int]) ->
         conversation.live = live
         chat.screen.branch_changed()
         chat.screen._draw_answer(live)
-        chat.screen._hint()
+        chat.screen.hint()
         await chat.pilot.pause()
         compare(chat.app, name("block", size))
         conversation.live = None
