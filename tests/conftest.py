@@ -1,6 +1,7 @@
 """Fixtures every test may use: the user's folders isolated, and the reference data where it is present."""
 
 import os
+import signal
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,12 @@ from pathlib import Path
 import pytest
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_works() -> None:
+    """A run in the background ignores SIGINT, and what it starts would too; some tests press Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
