@@ -1,6 +1,7 @@
 """The chat application: owns the engine, the store and the settings, and ends them however it ends."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -89,6 +90,7 @@ class CloverApp(App[int]):
                 break  # not the main thread, or a platform without them
         self.run_worker(self.conversation.load_chats())
         self.restart_engine()
+        gc.freeze()  # modules stay: looking through them for garbage held the loop for 25 ms in mid-answer
 
     def close(self) -> None:
         """Keep what is being written, end the engine, close the store; called after the screen is gone."""
