@@ -315,18 +315,19 @@ class Engine:
         del self._cached[self.n_past :]  # the pass overwrites what lies beyond
         self._verified = []
         inputs = response_of(self._processing, self._counts, kind, tokens, answers=response)
-        runner = self._runner(n)
+        runner = self._runner(kind, n)
         if kind is Kind.VERIFY:
             self._verifier = runner
         return runner.run(kind, tokens, self.n_past, inputs)
 
-    def _runner(self, rows: int) -> Runner:
-        return self._graphs if self._kernels is None or rows > MAX_ROWS else self._kernels
+    def _runner(self, kind: Kind, rows: int) -> Runner:
+        own = self._kernels
+        return own.runner if own is not None and own.take(kind, rows) else self._graphs
 
     def close(self) -> None:
         """Free everything on the device; the engine is of no use afterwards."""
         if self._kernels is not None:
-            self._kernels.close()
+            self._kernels.runner.close()
         self._graphs.close()
         model = self._model
         model.state.free()

@@ -1,5 +1,6 @@
 """Whether our own kernels may run: each reason against them is a sentence, and a wrong kernel is found out."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,3 +65,54 @@ def test_a_card_that_the_build_cannot_use_is_said(
     runner, note = kernels.attach(engine._model, 256, engine._graphs)
     assert runner is None and note is not None
     assert "without CUDA" in note and "-DGGML_CUDA=on" in note
+
+
+class Slow(GraphRunner):
+    """The graphs, with previews and wide passes made slow."""
+
+    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+        if kind is Kind.PREVIEW or len(tokens) == 32:
+            time.sleep(0.3)
+        return super().run(kind, tokens, past, response)
+
+
+class Late(GraphRunner):
+    """The graphs, made slow where `Slow` is not."""
+
+    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+        if kind is not Kind.PREVIEW and len(tokens) < 32:
+            time.sleep(0.3)
+        return super().run(kind, tokens, past, response)
+
+
+def test_each_pass_goes_to_the_faster(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "WARM", 1)
+    monkeypatch.setattr(kernels, "TIMED", 1)
+    slow, late = Slow(engine._model, 256), Late(engine._model, 256)
+    wins = kernels.faster(engine._model, slow, late)
+    assert wins == {(Kind.PREVIEW, 8), (Kind.PREVIEW, 16), (Kind.PREVIEW, 32), (Kind.VERIFY, 32)}
+    own = kernels.Kernels(late, wins)
+    assert own.take(Kind.PREVIEW, 5) and own.take(Kind.VERIFY, 17) and own.take(Kind.STORE, 30)
+    assert not own.take(Kind.STORE, 1) and not own.take(Kind.VERIFY, 16) and not own.take(Kind.STORE, 64)
+
+
+def test_an_engine_runs_its_passes_in_turns_on_both(engine: Engine, trained_f32: Path) -> None:
+    """Verify and commit stay together, and the state is one, whichever runner moved it."""
+    words = np.random.default_rng(0).integers(0, 1500, 60).tolist()
+    with Engine.open(trained_f32, n_ctx=256, threads=1, device="cpu") as plain:
+        wins = frozenset({(Kind.VERIFY, 8), (Kind.PREVIEW, 16)})
+        engine._kernels = kernels.Kernels(GraphRunner(engine._model, 256), wins)
+        for one in (plain, engine):
+            one.begin_response(None)
+            one.prefill(words[:40])
+            one.preview([words[40], *[one.spec.mask_id] * 15])
+            one.verify(words[40:48])
+            one.commit(5)
+            one.verify(words[45:57])
+            one.commit(12)
+            one.step(words[57])
+        assert plain.tokens == engine.tokens
+        for (ring, s), (ring_too, s_too) in zip(
+            plain.snapshot().layers, engine.snapshot().layers, strict=True
+        ):
+            assert np.array_equal(ring, ring_too) and np.array_equal(s, s_too)
