@@ -192,7 +192,7 @@ def train(
         hidden, balance = parallel.forward(shape, used, target.batch, dtype, layer)
         stream, block = losses(shape, used, hidden, target)
         (stream + clock.block_weight() * block + 0.01 * balance).backward()
-        optimizer.step(clock.rate(step))
+        optimizer.step(args.rate * clock.rate(step))
         return stream.detach(), block.detach(), balance.detach()
 
     history: list[list[float]] = []
@@ -244,6 +244,7 @@ def arguments() -> argparse.Namespace:
     )
     add("--seed", type=int, default=0)
     add("--resume", type=Path, help="go on from this checkpoint folder (fresh optimizer)")
+    add("--rate", type=float, default=1.0, help="factor on every learning rate")
     add("--round-from", type=float, default=0.5, help="progress at which 4-bit rounding joins")
     add("--questions", type=int, default=256, help="held-out-pair problems of the measure")
     add("--most", type=int, default=evaluate.MOST, help="tokens of the longest answer measured")
