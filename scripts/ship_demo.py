@@ -20,14 +20,20 @@ import torch
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
-from clover_local.convert import convert  # noqa: E402
 from demo import export, rounding, tokenizer  # noqa: E402
 from reference.model import load  # noqa: E402
+
+from clover_local.convert import convert  # noqa: E402
 
 OUTPUT = ROOT / "clover_local" / "data" / "demo.gguf"
 LARGEST = 10_000_000
 THRESHOLD = 0.99
-TYPES = (("*", "q4_k"), ("blk.*.ffn_gate_inp.weight", "f32"), ("blk.*.ssm_alpha.weight", "f32"), ("blk.*.ssm_beta.weight", "f32"))
+TYPES = (
+    ("*", "q4_k"),
+    ("blk.*.ffn_gate_inp.weight", "f32"),
+    ("blk.*.ssm_alpha.weight", "f32"),
+    ("blk.*.ssm_beta.weight", "f32"),
+)
 
 
 def round_checkpoint(source: Path, target: Path, threshold: float) -> None:
@@ -46,7 +52,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Convert a trained demo checkpoint into the shipped file.")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=OUTPUT)
-    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="denoising threshold written into the file")
+    parser.add_argument(
+        "--threshold", type=float, default=THRESHOLD, help="denoising threshold written into the file"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rounded = Path(folder) / "clover-demo"
