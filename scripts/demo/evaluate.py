@@ -3,7 +3,6 @@
 Greedy text, drafts of width 16 at every position, LowConfidence denoising at several thresholds, joint answers.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from reference import model as M
 from torch import Tensor
 
 from .corpus import NO_THINKING, answer_pieces
+from .grading import is_right
 from .joint import Joint
 from .questions import Question, joints, questions
 
@@ -106,19 +106,6 @@ def cut(tokens: list[int], ids: Ids) -> list[int]:
     """Up to and with the first stop token."""
     stop = next((i for i, t in enumerate(tokens) if t in (ids.turn_end, ids.end)), len(tokens) - 1)
     return tokens[: stop + 1]
-
-
-def gold_of(text: str) -> str | None:
-    """The number after the last `Answer:`."""
-    found = re.findall(r"Answer: (-?\d+)", text)
-    return found[-1] if found else None
-
-
-def is_right(question: Question, text: str) -> bool:
-    """Whether an answer is right: its number where there is one, else its text."""
-    if question.turn.gold is not None:
-        return gold_of(text) == question.turn.gold
-    return text == question.turn.answer
 
 
 def rounds(answer: list[int], drafts: list[list[int]], width: int = 16) -> tuple[int, list[int], list[int]]:

@@ -9,6 +9,7 @@ tokenizers = pytest.importorskip("tokenizers")
 
 import demo.initial as initial  # noqa: E402
 from demo import corpus, evaluate, tokenizer  # noqa: E402
+from demo.grading import is_right  # noqa: E402
 from demo.questions import Question, joints, questions  # noqa: E402
 from reference.layers import Shape  # noqa: E402
 from reference.model import Model  # noqa: E402
@@ -31,11 +32,11 @@ def test_rounds_follow_exact_acceptance() -> None:
 
 def test_grading() -> None:
     turn = corpus.Turn("story", "q", "a", gold="29")
-    assert evaluate.is_right(Question("g", turn), "Step 1: 3 x 12 = 36.\nAnswer: 29 pencils")
-    assert not evaluate.is_right(Question("g", turn), "Answer: 290 pencils")
-    assert not evaluate.is_right(Question("g", turn), "29")
+    assert is_right(Question("g", turn), "Step 1: 3 x 12 = 36.\nAnswer: 29 pencils")
+    assert not is_right(Question("g", turn), "Answer: 290 pencils")
+    assert not is_right(Question("g", turn), "29")
     exact = Question("g", corpus.Turn("json", "q", "{}"))
-    assert evaluate.is_right(exact, "{}") and not evaluate.is_right(exact, "{ }")
+    assert is_right(exact, "{}") and not is_right(exact, "{ }")
 
 
 def test_questions_are_the_same_every_time() -> None:
