@@ -142,6 +142,7 @@ template <class T> T lane_value(unsigned char (*slots)[64], int lane) { T v; mem
         emu::run([args] { body_##name(*(const Args*)args); }, gx, gy, block, shared);                 \
     }                                                                                                 \
     static void body_##name(const Args& a)
+#define RESIDENT_KERNEL(name, bound, blocks, Args) KERNEL(name, bound, Args)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)(((size_t)emu::dynamic.data() + 15) & ~(size_t)15)
 
 inline void __syncthreads() {
@@ -173,6 +174,8 @@ inline unsigned __reduce_min_sync(unsigned, unsigned v) {
     for (int i = 0; i < 32; i++) v = min(v, emu::lane_value<unsigned>(s, i));
     return v;
 }
+inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
+inline unsigned atomicOr(unsigned* p, unsigned v) { unsigned old = *p; *p |= v; return old; }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __float2int_rn(float v) { return (int)lrintf(v); }
 template <class To, class From> To emu_bits(From v) { To r; memcpy(&r, &v, 4); return r; }

@@ -33,7 +33,7 @@ def _quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return q.astype(np.int8).reshape(x.shape), s, (q * scale[..., None]).reshape(x.shape)
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 16, 17, 32])
+@pytest.mark.parametrize("n", [1, 7, 16, 29])
 @pytest.mark.parametrize("kind", list(MATRIX_TYPES))
 def test_matrix_of_every_type(kind: str, n: int) -> None:
     """Rows that do not fill the last tile, a second matrix of another type behind the same input, a residual."""
@@ -58,19 +58,8 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
     acts = A.Acts(machine.place(q), machine.place(s), machine.place(x))
     args = A.DenseArgs(segments, acts, out, run, 2, k, rows + 5, 1)
     types = 1 << MATRIX_TYPES[kind] | 1
-    machine.run(
-        [
-            Launch(
-                "dense",
-                "dense",
-                (-(-4 // (width // 8)), 1),
-                256,
-                args,
-                0,
-                (("NT", width // 8), ("TYPES", types)),
-            )
-        ]
-    )
+    values = (("NT", width // 8), ("TYPES", types), ("TILES", 2))
+    machine.run([Launch("dense", "dense", (2, 1), 256, args, 0, values)])
     machine.check()
     got = machine.read(out, np.float32, n, rows + 5)
     seen = means if kind in QUANTIZED else x

@@ -22,6 +22,9 @@ from clover_local.runtime.cuda.network import (
 WIDTHS = (8, 16, 32)
 TILE = 16  # output rows of a matrix tile
 NO_CORESET = 2.0
+FEW_TILES, MANY_TILES = 400, 4000
+DOWN_THREADS = {8: 768, 16: 512, 32: 512}
+"""Threads of moe_down by width: 32 * DOWN_WARPS in moe.cu."""
 RESIDENT = {8: 3, 16: 2, 32: 2}
 """Blocks of the expert kernels that fit on a multiprocessor at a time, by width (their registers decide)."""
 
@@ -103,9 +106,18 @@ def _dense(
         tile += -(-rows // TILE)
         column += rows
     args = A.DenseArgs(segments, x, out, net.work.run, len(parts), k, ld, int(add))
-    per_block = width // 8  # must be TILES in dense.cu
+    per_block = _tiles_per_block(tile, width)
     values = _tiles(width, *(segment.type for segment in segments[: len(parts)]))
-    return Launch("dense", "dense", (-(-tile // per_block), 1), 256, args, values=values)
+    return Launch(
+        "dense", "dense", (-(-tile // per_block), 1), 256, args, values=(*values, ("TILES", per_block))
+    )
+
+
+def _tiles_per_block(tiles: int, width: int) -> int:
+    """Few tiles: one a block, all warps on it; many: two or four share the activations they read."""
+    if tiles < FEW_TILES:
+        return 1
+    return width // 8 if tiles >= MANY_TILES else max(1, width // 16)
 
 
 def _tiles(width: int, *types: int) -> tuple[tuple[str, int], ...]:
@@ -198,7 +210,12 @@ def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch
     grid = min(entries * spec.expert_width // 32, RESIDENT[width] * net.processors)
     yield Launch("moe", "moe_gate_up", (grid, 1), 256, experts, values=_tiles(width, *types[0], *types[1]))
     yield Launch(
-        "moe", "moe_down", (-(-spec.hidden // TILE), 1), 256, experts, values=_tiles(width, *types[2])
+        "moe",
+        "moe_down",
+        (-(-spec.hidden // TILE), 1),
+        DOWN_THREADS[width],
+        experts,
+        values=_tiles(width, *types[2]),
     )
 
 

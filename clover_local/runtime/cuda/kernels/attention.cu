@@ -7,7 +7,9 @@
 #endif
 constexpr int WARPS = 4;
 constexpr int STRIDE = HEAD + 8;  // halves; rows of 16 bytes in shared memory that meet no bank twice
+constexpr int SUM_STRIDE = HEAD + 8;  // floats
 constexpr int TOKENS = 16;        // of one step of a warp
+constexpr int MAX_SPLITS = 64;
 
 struct PrepareArgs {
     const float* y;       // [rows, ld]: per query head [query, gate] | keys | values
@@ -142,9 +144,9 @@ __device__ __forceinline__ void add_values(float (&out)[HEAD / 8][4], const floa
     }
 }
 
-// The warps of a block hold partial sums of the same 16 queries: merge them and write the block's share.
+// The first `busy` warps of a block hold partial sums of the same 16 queries: merge them and write the block's share.
 __device__ __forceinline__ void merge_warps(const AttentionArgs& a, float (&out)[HEAD / 8][4], Softmax m, float* sum,
-                                            float2 (*stats)[16], size_t first, int queries) {
+                                            float2 (*stats)[16], size_t first, int queries, int busy) {
     int g = lane_id() >> 2, t = lane_id() & 3, warp = warp_id();
     if (t == 0) stats[warp][g] = make_float2(m.top[0], m.sum[0]), stats[warp][g + 8] = make_float2(m.top[1], m.sum[1]);
     __syncthreads();  // also: nobody needs the value tiles any more, `sum` lies over them
@@ -152,25 +154,27 @@ __device__ __forceinline__ void merge_warps(const AttentionArgs& a, float (&out)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float top = -INFINITY;
-        for (int w = 0; w < WARPS; w++) top = fmaxf(top, stats[w][g + 8 * half].x);
+        for (int w = 0; w < busy; w++) top = fmaxf(top, stats[w][g + 8 * half].x);
         scale[half] = m.top[half] == -INFINITY ? 0.0f : expf(m.top[half] - top);
     }
-    for (int w = 0; w < WARPS; w++) {
+    for (int w = 0; w < busy; w++) {
         if (w == warp)
 #pragma unroll
-            for (int i = 0; i < HEAD / 8; i++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    float& v = sum[(g + 8 * (e / 2)) * HEAD + 8 * i + 2 * t + e % 2];
-                    v = (w ? v : 0.0f) + out[i][e] * scale[e / 2];
-                }
+            for (int i = 0; i < HEAD / 4; i++) {
+                float2* p = (float2*)(sum + (g + 8 * (i & 1)) * SUM_STRIDE + 8 * (i / 2) + 2 * t);
+                float2 v = w ? *p : make_float2(0, 0);
+                *p = make_float2(v.x + out[i / 2][2 * (i & 1)] * scale[i & 1], v.y + out[i / 2][2 * (i & 1) + 1] * scale[i & 1]);
+            }
         __syncthreads();
     }
-    for (int i = threadIdx.x; i < min(16, queries) * HEAD; i += 32 * WARPS) a.partial[first * HEAD + i] = sum[i];
+    for (int i = threadIdx.x; i < min(16, queries) * HEAD / 4; i += 32 * WARPS) {
+        int row = i / (HEAD / 4), column = 4 * (i % (HEAD / 4));
+        *(float4*)(a.partial + first * HEAD + 4 * i) = *(const float4*)(sum + row * SUM_STRIDE + column);
+    }
     if ((int)threadIdx.x < min(16, queries)) {
         float top = -INFINITY, total = 0;
-        for (int w = 0; w < WARPS; w++) top = fmaxf(top, stats[w][threadIdx.x].x);
-        for (int w = 0; w < WARPS; w++)
+        for (int w = 0; w < busy; w++) top = fmaxf(top, stats[w][threadIdx.x].x);
+        for (int w = 0; w < busy; w++)
             if (stats[w][threadIdx.x].x > -INFINITY) total += stats[w][threadIdx.x].y * expf(stats[w][threadIdx.x].x - top);
         a.stats[first + threadIdx.x] = make_float2(top, total);
     }
@@ -219,25 +223,31 @@ KERNEL(attention, 32 * WARPS, AttentionArgs) {
         add_values(out, s, tile);
         __syncwarp();
     }
-    merge_warps(a, out, m, (float*)tiles, stats, first, queries - query0);
+    int busy = min(WARPS, ((length + TOKENS - 1) / TOKENS - split + a.splits - 1) / a.splits);  // these saw a token
+    merge_warps(a, out, m, (float*)tiles, stats, first, queries - query0, busy);
 }
 
 // Grid: heads x rows; a thread a value of the head. Joins the splits, applies the gate, quantizes.
 KERNEL(attention_combine, HEAD, AttentionArgs) {
+    __shared__ float weights[MAX_SPLITS];
     wait_for_previous();
     int h = blockIdx.x, r = blockIdx.y, c = threadIdx.x, group = a.heads / a.kv_heads;
     if (r >= a.pass->n) return;
     int used = min(a.splits, (a.pass->past + a.pass->n + TOKENS - 1) / TOKENS);
     size_t query = (size_t)(h / group) * a.width * group + r * group + h % group, step = (size_t)a.kv_heads * a.width * group;
-    float top = -INFINITY, sum = 0, total = 0;
-    for (int s = 0; s < used; s++) top = fmaxf(top, a.stats[s * step + query].x);
-    for (int s = 0; s < used; s++) {
-        float2 m = a.stats[s * step + query];
-        if (m.y == 0) continue;
-        float weight = expf(m.x - top);
-        total += weight * m.y;
-        sum += weight * a.partial[(s * step + query) * HEAD + c];
+    float gate = sigmoid(a.y[(size_t)r * a.ld + (size_t)h * 2 * HEAD + HEAD + c]);
+    if (warp_id() == 0) {
+        float2 low = {-INFINITY, 0}, high = {-INFINITY, 0};
+        if (c < used) low = a.stats[c * step + query];
+        if (c + 32 < used) high = a.stats[(c + 32) * step + query];
+        float top = lanes_max(fmaxf(low.x, high.x));
+        float u = low.y > 0 ? expf(low.x - top) : 0.0f, v = high.y > 0 ? expf(high.x - top) : 0.0f;
+        float total = lanes_sum(u * low.y + v * high.y);
+        weights[c] = u / total, weights[c + 32] = v / total;
     }
-    float gate = a.y[(size_t)r * a.ld + (size_t)h * 2 * HEAD + HEAD + c];
-    store_acts1(a.out, ((size_t)r * a.heads + h) * HEAD + c, sum / total * sigmoid(gate));
+    __syncthreads();
+    float sum = 0;
+#pragma unroll 8
+    for (int s = 0; s < used; s++) sum += weights[s] * a.partial[(s * step + query) * HEAD + c];
+    store_acts1(a.out, ((size_t)r * a.heads + h) * HEAD + c, sum * gate);
 }

@@ -32,6 +32,20 @@ __device__ __forceinline__ void scale_min(int j, u32 w0, u32 w1, u32 w2, int& sc
     min = j < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 48);
 }
 
+// The eight scales and minima of such a block, a byte each.
+struct Packed {
+    u32 scale[2], min[2];
+};
+
+__device__ __forceinline__ Packed unpack_scales(u32 w0, u32 w1, u32 w2) {
+    Packed p;
+    p.scale[0] = w0 & 0x3f3f3f3f, p.min[0] = w1 & 0x3f3f3f3f;
+    p.scale[1] = (w2 & 0x0f0f0f0f) | (w0 >> 2 & 0x30303030), p.min[1] = (w2 >> 4 & 0x0f0f0f0f) | (w1 >> 2 & 0x30303030);
+    return p;
+}
+
+__device__ __forceinline__ float byte_of(const u32 (&words)[2], int i) { return (float)(u8)(words[i >> 2] >> 8 * (i & 3)); }
+
 // 64 values (two blocks of 32) of one row as tensor-core operands of lane 4g+t.
 // By 32: words[s] = values 8t..8t+7 of block s. By 16: words[s][h] = values 16h+4t..16h+4t+3.
 struct Fragment {
@@ -44,22 +58,22 @@ template <int TYPE> struct Lane;
 
 template <> struct Lane<Q4_K> {
     static constexpr bool BY16 = false, MIN = true;
-    uint4 head;
+    float d, m;
+    Packed scales;
     uint2 q[4];
     __device__ __forceinline__ void load(const u8* row, int step, int t, int) {
         const u8* p = row + (size_t)step * 144;
-        head = *(const uint4*)p;
+        uint4 head = *(const uint4*)p;
+        d = half_to_float((u16)head.x), m = half_to_float((u16)(head.x >> 16));
+        scales = unpack_scales(head.y, head.z, head.w);
 #pragma unroll
         for (int j = 0; j < 4; j++) q[j] = *(const uint2*)(p + 16 + 32 * j + 8 * t);
     }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
-        float d = half_to_float((u16)head.x), m = half_to_float((u16)(head.x >> 16));
 #pragma unroll
         for (int s = 0; s < 2; s++) {
-            int scale, min;
-            scale_min(2 * j + s, head.y, head.z, head.w, scale, min);
-            f.scale[s][0] = d * scale;
-            f.min[s] = m * min;
+            f.scale[s][0] = d * byte_of(scales.scale, 2 * j + s);
+            f.min[s] = m * byte_of(scales.min, 2 * j + s);
             f.words[s][0] = q[j].x >> 4 * s & 0x0f0f0f0f;
             f.words[s][1] = q[j].y >> 4 * s & 0x0f0f0f0f;
         }
@@ -68,23 +82,24 @@ template <> struct Lane<Q4_K> {
 
 template <> struct Lane<Q5_K> {
     static constexpr bool BY16 = false, MIN = true;
-    uint4 head;
+    float d, m;
+    Packed scales;
     uint2 high, q[4];
     __device__ __forceinline__ void load(const u8* row, int step, int t, int) {
         const u8* p = row + (size_t)step * 176;
-        head = *(const uint4*)p;
+        uint4 head = *(const uint4*)p;
+        d = half_to_float((u16)head.x), m = half_to_float((u16)(head.x >> 16));
+        scales = unpack_scales(head.y, head.z, head.w);
         high = *(const uint2*)(p + 16 + 8 * t);
 #pragma unroll
         for (int j = 0; j < 4; j++) q[j] = *(const uint2*)(p + 48 + 32 * j + 8 * t);
     }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
-        float d = half_to_float((u16)head.x), m = half_to_float((u16)(head.x >> 16));
 #pragma unroll
         for (int s = 0; s < 2; s++) {
-            int scale, min, bit = 2 * j + s;
-            scale_min(bit, head.y, head.z, head.w, scale, min);
-            f.scale[s][0] = d * scale;
-            f.min[s] = m * min;
+            int bit = 2 * j + s;
+            f.scale[s][0] = d * byte_of(scales.scale, bit);
+            f.min[s] = m * byte_of(scales.min, bit);
             f.words[s][0] = (q[j].x >> 4 * s & 0x0f0f0f0f) | (high.x >> bit & 0x01010101) << 4;
             f.words[s][1] = (q[j].y >> 4 * s & 0x0f0f0f0f) | (high.y >> bit & 0x01010101) << 4;
         }

@@ -11,10 +11,12 @@ typedef unsigned long long u64;
 #ifdef EMULATED
 #include "emulator.h"
 #else
-// A kernel takes one structure by value; runtime/cuda/arguments.py mirrors each of them.
-#define KERNEL(name, threads, Args)                                                              \
+// A kernel takes one structure by value; runtime/cuda/arguments.py mirrors each of them. With `blocks` the compiler
+// keeps to registers that let so many blocks share a multiprocessor.
+#define RESIDENT_KERNEL(name, threads, blocks, Args)                                             \
     static_assert(sizeof(Args) == SIZE_##Args, "runtime/cuda/arguments.py differs from " #Args); \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
+#define KERNEL(name, threads, Args) RESIDENT_KERNEL(name, threads, 1, Args)
 #define INFINITY __int_as_float(0x7f800000)
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) u8 name##_bytes[]; type* name = (type*)name##_bytes
 #define FULL 0xffffffffu

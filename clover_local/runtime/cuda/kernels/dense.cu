@@ -1,9 +1,10 @@
 // Matrices that every row meets: up to five behind one input, each of its own type.
 #include "tile.cuh"
 
-// A warp takes every KSPLIT-th step of 256 inputs of its tile; a block holds 8 / KSPLIT tiles.
-constexpr int KSPLIT = NT == 1 ? 8 : NT == 2 ? 4 : 2;
-constexpr int TILES = 8 / KSPLIT;
+#ifndef TILES
+#define TILES 1  // tiles of 16 rows to a block; more share what they read of the activations
+#endif
+constexpr int KSPLIT = 8 / TILES;  // warps that share the inputs of a tile
 
 struct Segment {
     const u8* data;
@@ -21,7 +22,7 @@ struct DenseArgs {
     int add;          // 1: out += product (the residual)
 };
 
-KERNEL(dense, 256, DenseArgs) {
+RESIDENT_KERNEL(dense, 256, NT == 1 ? 3 : 2, DenseArgs) {
     __shared__ float partial[8][16 * COLUMNS];
     int warp = warp_id(), tile = blockIdx.x * TILES + warp / KSPLIT;
     int s = 0;

@@ -29,6 +29,7 @@ __device__ __forceinline__ void pick(int* ids, float* p, const float* logits, co
     int lane = lane_id();
 #pragma unroll
     for (int i = 0; i < MAX_EXPERTS / 32; i++) {
+        if (32 * i >= experts) break;
         int e = 32 * i + lane;
         mine[i] = e < experts && (kept[i] >> lane & 1) ? logits[e] : -INFINITY;
         top = fmaxf(top, mine[i]);
@@ -36,6 +37,7 @@ __device__ __forceinline__ void pick(int* ids, float* p, const float* logits, co
     top = lanes_max(top);
 #pragma unroll
     for (int i = 0; i < MAX_EXPERTS / 32; i++) {
+        if (32 * i >= experts) break;
         mine[i] = mine[i] == -INFINITY ? -1.0f : expf(mine[i] - top);
         sum += fmaxf(mine[i], 0.0f);
     }
@@ -44,35 +46,60 @@ __device__ __forceinline__ void pick(int* ids, float* p, const float* logits, co
         float best = -1.0f;
         int at = 0;
 #pragma unroll
-        for (int i = 0; i < MAX_EXPERTS / 32; i++)
+        for (int i = 0; i < MAX_EXPERTS / 32; i++) {
+            if (32 * i >= experts) break;
             if (mine[i] > best) best = mine[i], at = i;
+        }
         u32 bits = best < 0 ? 0 : __float_as_uint(best) + 1, high = __reduce_max_sync(FULL, bits);
         u32 winner = __reduce_min_sync(FULL, bits == high ? (u32)(32 * at + lane) : 0xffffffffu);
         if (high == 0) winner = 0;  // fewer experts are kept than picked: a pick of weight 0
         if (lane == 0) ids[k] = winner, p[k] = high == 0 ? 0.0f : __uint_as_float(high - 1) / sum;
 #pragma unroll
-        for (int i = 0; i < MAX_EXPERTS / 32; i++)
+        for (int i = 0; i < MAX_EXPERTS / 32; i++) {
+            if (32 * i >= experts) break;
             if ((int)winner == 32 * i + lane) mine[i] = -1.0f;
+        }
     }
     __syncwarp();
 }
 
+// Marks in users[e] which rows picked expert e, bit by bit; picks of weight 0 do not count.
+__device__ __forceinline__ void mark_users(u32* users, const int (*ids)[MAX_PICKS], const float (*p)[MAX_PICKS], int n, int picks) {
+    users[threadIdx.x] = 0;
+    __syncthreads();
+    for (int r = warp_id(); r < n; r += MAX_EXPERTS / 32)
+        if (lane_id() < picks && p[r][lane_id()] > 0) atomicOr(users + ids[r][lane_id()], 1u << r);
+    __syncthreads();
+}
+
+// The probability with which row r picked expert e.
+__device__ __forceinline__ float picked(const int* ids, const float* p, int e, int picks) {
+    float v = 0;
+    for (int k = 0; k < picks; k++)
+        if (ids[k] == e && p[k] > 0) v = p[k];
+    return v;
+}
+
 // Keeps the experts of most mass over the rows while the mass before them is below top_p (the first always).
-__device__ __forceinline__ void choose_coreset(u32* kept, float* mass, const int* ids, const float* p, int n, int experts,
-                                               int picks, float top_p) {
+__device__ __forceinline__ void choose_coreset(u32* kept, float* mass, const u32* users, const int (*ids)[MAX_PICKS],
+                                               const float (*p)[MAX_PICKS], int experts, int picks, float top_p) {
     int e = threadIdx.x;
     float own = 0, total = 0, before = 0;
-    for (int i = 0; i < n * picks; i++)
-        if (ids[i / picks * MAX_PICKS + i % picks] == e) own += p[i / picks * MAX_PICKS + i % picks];
-    if (e < MAX_EXPERTS) mass[e] = e < experts ? own : 0.0f;
-    __syncthreads();
-    for (int f = 0; f < experts; f++) {
-        total += mass[f];
-        if (mass[f] > own || (mass[f] == own && f < e)) before += mass[f];
+    for (u32 rows = users[e]; rows; rows &= rows - 1) {
+        int r = __ffs(rows) - 1;
+        own += picked(ids[r], p[r], e, picks);
     }
-    bool keep = e < experts && (before == 0.0f || before < top_p * total) && own > 0;
+    mass[e] = own;
+    __syncthreads();
+    if (e < (experts + 31) / 32 * 32)
+        for (int f = 0; f < experts; f++) {
+            float other = mass[f];
+            total += other;
+            if (other > own || (other == own && f < e)) before += other;
+        }
+    bool keep = own > 0 && (before == 0.0f || before < top_p * total);
     u32 bits = __ballot_sync(FULL, keep);
-    if (lane_id() == 0 && warp_id() < MAX_EXPERTS / 32) kept[warp_id()] = bits;
+    if (lane_id() == 0) kept[warp_id()] = bits;
     __syncthreads();
 }
 
@@ -87,6 +114,7 @@ __device__ __forceinline__ int2 scan(int a, int b, int (*sums)[MAX_EXPERTS / 32]
     __syncthreads();
     int2 r = {x - a, y - b};
     for (int w = 0; w < warp_id(); w++) r.x += sums[0][w], r.y += sums[1][w];
+    __syncthreads();
     return r;
 }
 
@@ -95,42 +123,42 @@ KERNEL(moe_route, MAX_EXPERTS, RouteArgs) {
     __shared__ int ids[MAX_ROWS][MAX_PICKS];
     __shared__ float p[MAX_ROWS][MAX_PICKS];
     __shared__ float mass[MAX_EXPERTS];
+    __shared__ u32 users[MAX_EXPERTS];
     __shared__ u32 kept[MAX_EXPERTS / 32];
     __shared__ int sums[2][MAX_EXPERTS / 32];
     wait_for_previous();
     int n = a.pass->n, e = threadIdx.x, ld = a.experts + 1;
     if (e < MAX_EXPERTS / 32) kept[e] = FULL;
     __syncthreads();
-    for (int r = warp_id(); r < n; r += MAX_EXPERTS / 32) pick(ids[r], p[r], a.logits + (size_t)r * ld, kept, a.experts, a.picks);
-    __syncthreads();
-    if (a.top_p < 2.0f) {
-        choose_coreset(kept, mass, ids[0], p[0], n, a.experts, a.picks, a.top_p);
+    for (int again = 0; again <= (a.top_p < 2.0f); again++) {
         for (int r = warp_id(); r < n; r += MAX_EXPERTS / 32) pick(ids[r], p[r], a.logits + (size_t)r * ld, kept, a.experts, a.picks);
         __syncthreads();
+        mark_users(users, ids, p, n, a.picks);
+        if (a.top_p < 2.0f && !again) choose_coreset(kept, mass, users, ids, p, a.experts, a.picks, a.top_p);
     }
-    int used = 0;
-    for (int i = 0; i < n * a.picks; i++) used += ids[i / a.picks][i % a.picks] == e && p[i / a.picks][i % a.picks] > 0;
+    int used = __popc(users[e]);
     int2 at = scan(used, used > 0, sums);
     Route* out = a.route;
     if (used) {
         out->expert[at.y] = e, out->first[at.y] = at.x;
         int slot = at.x;
-        for (int i = 0; i < n * a.picks; i++) {
-            int r = i / a.picks, k = i % a.picks;
-            if (ids[r][k] != e || p[r][k] <= 0) continue;
+        for (u32 rows = users[e]; rows; rows &= rows - 1) {
+            int r = __ffs(rows) - 1;
             float sum = 0;
             for (int j = 0; j < a.picks; j++) sum += p[r][j];
-            out->row[slot] = r, out->weight[slot++] = p[r][k] / sum;
+            out->row[slot] = r, out->weight[slot++] = picked(ids[r], p[r], e, a.picks) / sum;
         }
     }
     if (e == MAX_EXPERTS - 1) {  // the last thread knows the totals
         int distinct = at.y + (used > 0), slots = at.x + used;
         out->count = distinct + 1, out->expert[distinct] = a.experts;
         out->first[distinct] = slots, out->first[distinct + 1] = slots + n;
-        for (int r = 0; r < n; r++) {
-            out->row[slots + r] = r;
-            out->weight[slots + r] = sigmoid(a.logits[(size_t)r * ld + a.experts]);
-        }
+        sums[0][0] = slots;
+    }
+    __syncthreads();
+    if (e < n) {
+        out->row[sums[0][0] + e] = e;
+        out->weight[sums[0][0] + e] = sigmoid(a.logits[(size_t)e * ld + a.experts]);
     }
 }
 
@@ -148,7 +176,7 @@ struct ExpertArgs {
 };
 
 // act = silu(gate x) * (up x) for 32 channels of one expert at a time, quantized. A persistent grid.
-KERNEL(moe_gate_up, 256, ExpertArgs) {
+RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
     __shared__ float partial[8][16 * COLUMNS];  // warp 4k + i: half k of the inputs; gate, gate, up, up
     wait_for_previous();
     const Route& route = *a.route;
@@ -173,14 +201,16 @@ KERNEL(moe_gate_up, 256, ExpertArgs) {
 
 // residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows; its warps share the
 // (expert, step) pairs and are added up in a fixed order.
-KERNEL(moe_down, 256, ExpertArgs) {
-    __shared__ float sums[8][16 * COLUMNS];
+constexpr int DOWN_WARPS = NT == 1 ? 24 : 16;  // one block a multiprocessor: there are few, and each reads much
+
+KERNEL(moe_down, 32 * DOWN_WARPS, ExpertArgs) {
+    __shared__ float sums[DOWN_WARPS][16 * COLUMNS];
     wait_for_previous();
     const Route& route = *a.route;
     int row0 = 16 * blockIdx.x, warp = warp_id(), g = lane_id() >> 2, t = lane_id() & 3, steps = (a.width + 255) / 256;
     for (int i = lane_id(); i < 16 * COLUMNS; i += 32) sums[warp][i] = 0;
     __syncwarp();
-    for (int item = warp; item < route.count * steps; item += 8) {
+    for (int item = warp; item < route.count * steps; item += DOWN_WARPS) {
         int entry = item / steps, e = route.expert[entry], first = route.first[entry], count = route.first[entry + 1] - first;
         float acc[NT][4];
         clear(acc);
@@ -203,7 +233,7 @@ KERNEL(moe_down, 256, ExpertArgs) {
         if (row0 + row >= a.hidden) continue;
         float v = 0;
 #pragma unroll
-        for (int w = 0; w < 8; w++) v += sums[w][row * COLUMNS + r];
+        for (int w = 0; w < DOWN_WARPS; w++) v += sums[w][row * COLUMNS + r];
         a.residual[(size_t)r * a.hidden + row0 + row] += v;
     }
 }

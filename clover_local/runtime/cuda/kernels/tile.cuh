@@ -110,6 +110,7 @@ template <int TYPE>
 __device__ __forceinline__ void multiply_step_float(float (&acc)[NT][4], const u8* row0, const u8* row1, int step, int k,
                                                     const Acts& x, const Columns& columns) {
     int t = lane_id() & 3, sixteens = min(16, (k - 256 * step) / 16);
+#pragma unroll 4
     for (int j = 0; j < sixteens; j++) {
         int at = 256 * step + 16 * j + 4 * t;
         float4 v0 = load_floats<TYPE>(row0, at), v1 = load_floats<TYPE>(row1, at);
@@ -135,17 +136,23 @@ __device__ __forceinline__ void multiply_step_float(float (&acc)[NT][4], const u
     }
 }
 
-// Adds rows row0 .. row0+15 of a matrix (rows beyond `rows` repeat the last) times the columns to acc, over the
-// steps of 256 values first, first + stride, ... A lane holds c[i][0..3]: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
+// Adds rows row0 .. row0+15 of a matrix (rows beyond `rows` repeat the last) times the columns to acc, over share
+// `part` of `parts` of the inputs in steps of 256. A lane holds c[i][0..3]: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
 __device__ __forceinline__ void multiply(float (&acc)[NT][4], int type, const u8* data, int rows, int row0, int k,
-                                         int first, int stride, const Acts& x, const Columns& columns) {
+                                         int part, int parts, const Acts& x, const Columns& columns) {
     int g = lane_id() >> 2, bytes = row_bytes(type, k), steps = (k + 255) / 256;
+    int first = part * steps / parts, end = (part + 1) * steps / parts;
     const u8* lower = data + (size_t)min(row0 + g, rows - 1) * bytes;
     const u8* upper = data + (size_t)min(row0 + g + 8, rows - 1) * bytes;
+    if (end - first > 1) {  // what the later steps read is on its way while the first one works
+        const u8* row = data + (size_t)min(row0 + lane_id() / 2, rows - 1) * bytes;
+        int from = (int)((size_t)bytes * (first + 1) / steps), to = (int)((size_t)bytes * end / steps);
+        for (int at = from + 128 * (lane_id() & 1); at < to; at += 256) prefetch(row + at);
+    }
 #define STEPS(TYPE, call)                                                                                   \
     case TYPE:                                                                                              \
         if constexpr (TYPES >> TYPE & 1)                                                                    \
-            for (int step = first; step < steps; step += stride) call<TYPE>(acc, lower, upper, step, k, x, columns); \
+            for (int step = first; step < end; step++) call<TYPE>(acc, lower, upper, step, k, x, columns); \
         break;
     switch (type) {
         STEPS(Q4_K, multiply_step)
