@@ -62,7 +62,8 @@ def check(folder: Path) -> bool:
         ok = same and all(error <= TOLERANCE for error, _ in worst.values())
         good &= ok
         print(
-            f"{name}: {'ok' if ok else 'DIFFERS'}, graphs {'equal' if same else 'DIFFER'}, {time.time() - started:.0f} s"
+            f"{name}: {'ok' if ok else 'DIFFERS'}, graphs {'equal' if same else 'DIFFER'}, "
+            f"{time.time() - started:.0f} s"
         )
         for kernel, (error, key) in sorted(worst.items()):
             print(f"    {kernel:28} {error:.1e} {key if error > TOLERANCE else ''}", flush=True)

@@ -34,8 +34,26 @@ SLICE = replace(FULL, name="slice", layers=4, vocab=1024, experts=24, coreset_to
 """Four layers of it with fewer experts and a small vocabulary: every kernel at its real sizes."""
 
 Q4 = {"_exps": "q4_k", "output.weight": "q6_k", "": "q4_k"}
-INT4 = {"ffn_down_exps": "q4_k", "_exps": "q4_k", "_shexp": "q8_0", "token_embd": "q4_k", "ssm_alpha": "f32", "ssm_beta": "f32", "": "q6_k"}  # fmt: skip
-MIXED = {"gate_exps": "q5_k", "up_exps": "q4_k", "down_exps": "q5_0", "gate_shexp": "q8_0", "_shexp": "f16", "attn_k": "bf16", "ssm": "q5_k", "token_embd": "q8_0", "": "q6_k"}  # fmt: skip
+INT4 = {
+    "ffn_down_exps": "q4_k",
+    "_exps": "q4_k",
+    "_shexp": "q8_0",
+    "token_embd": "q4_k",
+    "ssm_alpha": "f32",
+    "ssm_beta": "f32",
+    "": "q6_k",
+}
+MIXED = {
+    "gate_exps": "q5_k",
+    "up_exps": "q4_k",
+    "down_exps": "q5_0",
+    "gate_shexp": "q8_0",
+    "_shexp": "f16",
+    "attn_k": "bf16",
+    "ssm": "q5_k",
+    "token_embd": "q8_0",
+    "": "q6_k",
+}
 """Recipes: the first key a tensor's name contains gives its type; vectors and the router stay f32."""
 
 
@@ -59,7 +77,8 @@ def blocks(kind: str, count: int, std: float, rng: np.random.Generator) -> np.nd
     if kind in ("f32", "f16"):
         return rng.normal(0, std, count).astype(kind.replace("f", "float")).view(np.uint8).reshape(count, -1)
     if kind == "bf16":
-        return (rng.normal(0, std, count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8).reshape(count, 2)  # fmt: skip
+        bits = rng.normal(0, std, count).astype(np.float32).view(np.uint32)
+        return (bits >> 16).astype(np.uint16).view(np.uint8).reshape(count, 2)
     out = rng.integers(0, 256, (count, BLOCKS[kind][1]), dtype=np.uint8)
     places = {"q4_k": (0, 53), "q5_k": (0, 108), "q6_k": (208, 550), "q8_0": (0, 74), "q5_0": (0, 9.2)}
     at, spread = places[kind]

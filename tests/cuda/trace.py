@@ -12,7 +12,15 @@ from clover_local.runtime.cuda.passes import Launch, causal, commit, preview, wi
 from .synthetic import Store
 
 RESULT = np.dtype([("id", np.int32), ("p", np.float32), ("entropy", np.float32), ("next_p", np.float32)])
-SCENARIO: tuple[tuple[str, int], ...] = (("store", 5), ("preview", 11), ("verify", 19), ("commit", 13), ("store", 1), ("preview", 32), ("verify", 8))  # fmt: skip
+SCENARIO: tuple[tuple[str, int], ...] = (
+    ("store", 5),
+    ("preview", 11),
+    ("verify", 19),
+    ("commit", 13),
+    ("store", 1),
+    ("preview", 32),
+    ("verify", 8),
+)
 """Passes (kind, rows) that run after each other on an empty state."""
 
 

@@ -218,7 +218,16 @@ def expert_shape(spec: Spec, part: str) -> tuple[int, int]:
     return wide if part != "down" else (wide[1], wide[0])
 
 
-BLOCKS = {"f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q5_0": (32, 22), "q8_0": (32, 34), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210)}  # fmt: skip
+BLOCKS = {
+    "f32": (1, 4),
+    "f16": (1, 2),
+    "bf16": (1, 2),
+    "q5_0": (32, 22),
+    "q8_0": (32, 34),
+    "q4_k": (256, 144),
+    "q5_k": (256, 176),
+    "q6_k": (256, 210),
+}
 """Values and bytes of a block of each type with a kernel."""
 
 
