@@ -88,7 +88,7 @@ class CloverApp(App[int]):
                 loop.add_signal_handler(number, self.exit, 128 + number)
             except (NotImplementedError, RuntimeError, ValueError):
                 break  # not the main thread, or a platform without them
-        self.run_worker(self.conversation.load_chats())
+        self.chat_screen.attempt(self.conversation.load_chats())
         self.restart_engine()
         gc.freeze()  # modules stay: looking through them for garbage held the loop for 25 ms in mid-answer
 
@@ -101,6 +101,7 @@ class CloverApp(App[int]):
     def restart_engine(self) -> None:
         """Start the engine, in place of one there may be."""
         self.chat_screen.notify_about(None)
+        self.conversation.abandon("The engine was restarted before this answer was complete.")
         self.chat_screen.engine_starts(self.link.choice.model)
         self.run_worker(self.link.start(), exclusive=True, group="engine")
 
@@ -138,10 +139,10 @@ class CloverApp(App[int]):
     def keep_settings(self) -> None:
         """Remember the settings for the next time."""
         values = {name: getattr(self.conversation.settings, name) for name in _KEPT}
-        self.run_worker(self.shelf(lambda s: s.set_preference("settings", json.dumps(values))))
+        self.chat_screen.attempt(self.shelf(lambda s: s.set_preference("settings", json.dumps(values))))
 
     def _keep_theme(self, name: str) -> None:
-        self.run_worker(self.shelf(lambda s: s.set_preference("theme", name)))
+        self.chat_screen.attempt(self.shelf(lambda s: s.set_preference("theme", name)))
 
     def _theme_name(self, wanted: str, kept: str) -> str:
         named = {"dark": DARK.name, "light": LIGHT.name, "16": SIXTEEN.name}
@@ -202,6 +203,7 @@ class _Silent:
     def chats_changed(self) -> None: ...
     def answer_changed(self) -> None: ...
     def answer_ended(self, live: object, trouble: str) -> None: ...
+    def failed(self, error: CloverError) -> None: ...
     def overflowed(self, report: object) -> None: ...
     def counted(self, tokens: int, n_ctx: int) -> None: ...
 

@@ -10,6 +10,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from clover_local.chat.store import Chat
+from clover_local.tui.wrap import clean
 
 
 class ChatList(OptionList):
@@ -40,7 +41,9 @@ class ChatList(OptionList):
         self.clear_options()
         for chat in chats:
             mark = "▸" if chat.id == shown else "●" if chat.id == writing else " "
-            label = Text(f"{mark} {' '.join(chat.title.split())}", no_wrap=True, overflow="ellipsis", end="")
+            label = Text(
+                f"{mark} {' '.join(clean(chat.title).split())}", no_wrap=True, overflow="ellipsis", end=""
+            )
             self.add_option(Option(label, id=str(chat.id)))
         ids = [chat.id for chat in chats]
         wanted = highlighted if highlighted in ids and self.has_focus else shown

@@ -36,6 +36,7 @@ from clover_local.tui.live import masked
 from clover_local.tui.speed import Speed, SpeedLine
 from clover_local.tui.theme import palette_of
 from clover_local.tui.transcript import Transcript
+from clover_local.tui.wrap import clean
 
 FIRST_ID = 1_000_000_000  # ids of the compare view never meet those of the conversation
 _ids = count(FIRST_ID)
@@ -103,7 +104,9 @@ class Compare(Screen[tuple[str, str, Side] | None]):
 
     def compose(self) -> ComposeResult:
         """The question, two columns, the outcome."""
-        yield Static(Text(" ".join(self.question.split()), no_wrap=True, overflow="ellipsis"), id="question")
+        yield Static(
+            Text(" ".join(clean(self.question).split()), no_wrap=True, overflow="ellipsis"), id="question"
+        )
         with Horizontal():
             for side in self.sides:
                 with Vertical(classes="side"):

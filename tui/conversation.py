@@ -34,6 +34,7 @@ from clover_local.tui.engine import EngineLink
 from clover_local.tui.entry import Entry
 from clover_local.tui.live import Live, drafts, masked
 from clover_local.tui.shelf import Shelf
+from clover_local.tui.wrap import clean
 
 SAVE_SECONDS = 0.5  # an answer being written is stored this often, so kill -9 costs at most that
 TITLE = 40  # characters
@@ -54,6 +55,9 @@ class View(Protocol):
 
     def answer_ended(self, live: "Live", trouble: str) -> None:
         """It is complete, or `trouble` ended it."""
+
+    def failed(self, error: CloverError) -> None:
+        """Something could not be stored."""
 
     def overflowed(self, report: Overflow) -> None:
         """The conversation does not fit into the context."""
@@ -77,7 +81,7 @@ class Conversation:
         self._system = ""  # of a chat that is not stored yet
         self._ids = count(1)
         self._counting = 0
-        self._tasks: set[asyncio.Future[object]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
 
     # What is shown
 
@@ -242,9 +246,9 @@ class Conversation:
                 self.used = tokens
                 self.view.counted(tokens, n_ctx)
             case Died(reason):
-                self._lost(f"The engine ended before this answer was complete: {reason}.")
+                self.abandon(f"The engine ended before this answer was complete: {reason}.")
             case Failed(None, sentence):
-                self._lost(sentence)
+                self.abandon(sentence)
             case _ if live is None or getattr(report, "id", None) != live.ask:
                 return
             case Started(_, tokens, n_ctx, reasoning):
@@ -309,7 +313,7 @@ class Conversation:
 
     async def _stored_chat(self, text: str) -> Chat:
         if self.chat is None:
-            title = " ".join(text.split())
+            title = " ".join(clean(text).split())
             title = title if len(title) <= TITLE else title[: TITLE - 1].rstrip() + "…"
             system = self._system
             self.chat = await self.shelf(lambda store: store.new_chat(title, system))
@@ -371,7 +375,8 @@ class Conversation:
         )
         self.view.answer_ended(live, trouble)
 
-    def _lost(self, trouble: str) -> None:
+    def abandon(self, trouble: str) -> None:
+        """The engine is gone: end the answer it was writing, if any."""
         if self.live is not None:
             self._end(self.live, "broken", trouble)
 
@@ -385,7 +390,13 @@ class Conversation:
         self.view.branch_changed()
 
     def _later(self, work: Callable[[Store], object]) -> None:
-        task = asyncio.ensure_future(self.shelf(work))
+        async def attempt() -> None:
+            try:
+                await self.shelf(work)
+            except CloverError as error:
+                self.view.failed(error)
+
+        task = asyncio.ensure_future(attempt())
         self._tasks.add(task)  # the loop itself keeps no reference to a task
         task.add_done_callback(self._tasks.discard)
 

@@ -12,6 +12,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from clover_local.chat.store import Found
+from clover_local.tui.wrap import clean
 
 
 class Confirm(ModalScreen[bool]):
@@ -118,7 +119,10 @@ class Find(ModalScreen[Found | None]):
         for one in self.found:
             who = "You" if one.role == "user" else "Clover"
             label = Text.assemble(
-                (one.title, "bold"), f"  {who}: {one.excerpt}", no_wrap=True, overflow="ellipsis"
+                (clean(one.title), "bold"),
+                f"  {who}: {clean(one.excerpt)}",
+                no_wrap=True,
+                overflow="ellipsis",
             )
             results.add_option(Option(label))
         if self.found:

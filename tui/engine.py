@@ -22,6 +22,8 @@ class EngineLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: deque[tuple[int, Report]] = deque()
         self._life = 0  # counts starts: reports of an engine that was replaced are not wanted
+        self._starting = False
+        self._waiting: list[Request] = []
         self._scheduled = False
         self._next = 0.0
         self._context: Context | None = None
@@ -33,8 +35,8 @@ class EngineLink:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process."""
-        return self._process is not None and self._process.alive
+        """Whether there is a process, or one is being started."""
+        return self._starting or (self._process is not None and self._process.alive)
 
     @property
     def pid(self) -> int | None:
@@ -56,7 +58,14 @@ class EngineLink:
             self._wake()
 
         # starting a process takes tens of milliseconds, too long for the loop that draws
-        self._process = await asyncio.to_thread(EngineProcess, self.choice, listen)
+        self._starting = True
+        try:
+            self._process = await asyncio.to_thread(EngineProcess, self.choice, listen)
+        finally:
+            self._starting = False
+        for request in self._waiting:
+            self._process.send(request)
+        self._waiting.clear()
 
     async def close(self) -> None:
         """End the engine and wait until it is gone."""
@@ -72,8 +81,10 @@ class EngineLink:
             self._process = None
 
     def send(self, request: Request) -> None:
-        """Send a request; before the model is loaded it waits in the engine."""
-        if self._process is not None:
+        """Send a request; before the model is loaded it waits, at last in the engine."""
+        if self._starting:
+            self._waiting.append(request)
+        elif self._process is not None:
             self._process.send(request)
 
     def _wake(self) -> None:

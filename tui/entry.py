@@ -9,7 +9,7 @@ from rich.text import Text
 from clover_local.decoding.events import Block
 from clover_local.tui.markdown import Prose
 from clover_local.tui.theme import Palette
-from clover_local.tui.wrap import wrap
+from clover_local.tui.wrap import clean, wrap
 
 _BOLD, _ITALIC = Style(bold=True), Style(italic=True)
 WIDEST = 100  # columns of text; longer lines are hard to read
@@ -182,5 +182,5 @@ def _fitting(parts: tuple[str, ...], width: int) -> str:
 
 
 def _flat(word: str) -> str:
-    flat = word.replace("\n", "↵").replace("\t", " ")
+    flat = clean(word.replace("\n", "↵").replace("\t", " "))
     return "".join(c for c in flat if cell_len(c) > 0)

@@ -8,6 +8,8 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
 
+from clover_local.tui.wrap import clean
+
 SECONDS = 8.0  # a notice that offers nothing goes by itself
 
 
@@ -41,7 +43,7 @@ class NoticeBar(Static):
         if notice is None:
             return
         self.set_classes(f"-{notice.kind}")
-        parts = [Content(notice.text)]
+        parts = [Content(clean(notice.text))]
         if notice.act is not None:
             parts.append(Content.assemble(("f5", "bold"), f" {notice.offer}"))
         self.update(Content("   ").join(parts))

@@ -121,10 +121,15 @@ class ChatView(Screen[None]):
                 entry.footer = _footer(message)
                 entry.trouble = trouble or trouble_of(message, time.time())
             self.transcript.changed(entry)
-        self.run_worker(self.conversation.load_chats())
+        self.attempt(self.conversation.load_chats())
         self._draw_speed()
         self.hint()
         self._warn_of_context(live)
+
+    def failed(self, error: CloverError) -> None:
+        """Say what could not be stored."""
+        text = f"{str(error)[:1].upper()}{str(error)[1:]}"
+        self.notify_about(Notice(f"{text}; {error.hint}" if error.hint else text, "warning"))
 
     def overflowed(self, report: Overflow) -> None:
         """Offer to drop the oldest turns."""
@@ -269,7 +274,7 @@ class ChatView(Screen[None]):
     def _tick(self) -> None:
         if self.conversation.live is not None:
             self._draw_speed()
-            self.run_worker(self.conversation.save_live())
+            self.attempt(self.conversation.save_live())
 
     def place_list(self) -> None:
         """Show the chat list at the left where there is room and it is wanted, or over the chat."""
@@ -304,8 +309,7 @@ class ChatView(Screen[None]):
         try:
             await work
         except CloverError as error:
-            text = f"{str(error)[:1].upper()}{str(error)[1:]}"
-            self.notify_about(Notice(f"{text}; {error.hint}" if error.hint else text, "warning"))
+            self.failed(error)
         self.hint()
 
     def action_offer(self) -> None:

@@ -15,9 +15,21 @@ _STAY = "、。，．：；？！）】」』》〉…"
 _PIECE = re.compile(rf"[{_WIDE}][{_STAY}]*[ ]*|[^\s{_WIDE}]+[{_STAY}]*[ ]*|[ ]+|\s")
 
 
+_CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421, 0x9B: 0x241B}
+
+
+def clean(text: str) -> str:
+    """A text whose control characters are shown instead of reaching the terminal."""
+    return text.translate(_CONTROLS)
+
+
 def wrap(text: Text, width: int) -> list[Text]:
     """Lines of at most `width` cells; newlines in the text end lines, words longer than a line are cut."""
     width = max(width, 2)
+    if not text.plain.isprintable():
+        text = text.copy()
+        text.plain = clean(text.plain)
+        text.expand_tabs(4)
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         if cell_len(line.plain) <= width:

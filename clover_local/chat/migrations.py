@@ -66,7 +66,8 @@ def migrate(db: sqlite3.Connection, path: object) -> None:
                 db.execute(f"PRAGMA user_version = {at + 1}")
             db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
 
 

@@ -83,7 +83,8 @@ class Store:
             yield self.db
             self.db.execute("COMMIT")
         except BaseException:
-            self.db.execute("ROLLBACK")
+            if self.db.in_transaction:  # a full disk has rolled it back already
+                self.db.execute("ROLLBACK")
             raise
 
     # Chats

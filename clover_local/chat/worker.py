@@ -49,11 +49,12 @@ class Inbox:
         self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._connection = connection
         self._stopped: set[int] = set()
+        self._closed = False
         threading.Thread(target=self._read, daemon=True, name="inbox").start()
 
     def stopped(self, answer: int) -> bool:
-        """Whether a Cancel for this answer has arrived."""
-        return answer in self._stopped
+        """Whether a Cancel for this answer, or Close, has arrived."""
+        return self._closed or answer in self._stopped
 
     def _read(self) -> None:
         while True:
@@ -64,6 +65,7 @@ class Inbox:
             if isinstance(request, Cancel):
                 self._stopped.add(request.id)
             else:
+                self._closed |= isinstance(request, Close)
                 self.requests.put(request)
 
 

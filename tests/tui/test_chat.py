@@ -470,6 +470,36 @@ async def test_an_answer_whose_program_died_says_so(open_chat: Opened, tmp_path:
         await chat.until(lambda: "The program ended while this was written" in chat.text)
 
 
+async def test_a_full_disk_is_told_and_the_chat_goes_on(open_chat: Opened, tmp_path: Path) -> None:
+    async with open_chat() as chat:
+        await chat.say("Hello!")
+
+        def fill(store: Store) -> None:
+            pages = store.db.execute("PRAGMA page_count").fetchone()[0]
+            store.db.execute(f"PRAGMA max_page_count = {pages}")
+
+        await chat.app.shelf(fill)
+        await chat.type("x " * 20_000, "enter")
+        await chat.until(lambda: "could not be read or written: database or disk is full" in chat.notice)
+        assert chat.screen.composer.message.startswith("x x"), "what was typed is not lost"
+        await chat.app.shelf(lambda store: store.db.execute("PRAGMA max_page_count = 100000"))
+        chat.screen.composer.clear_message()
+        await chat.say("Thank you!")
+
+
+async def test_restarting_the_engine_ends_the_answer_it_was_writing(open_chat: Opened) -> None:
+    async with open_chat(settings=ENDLESS) as chat:
+        await chat.begin(QUESTION)
+        chat.app.restart_engine()
+        await chat.until(lambda: chat.app.conversation.live is None)
+        assert chat.app.conversation.last_answer().state == "broken"
+        assert "The engine was restarted" in chat.text
+        chat.app.conversation.settings = PLAIN
+        await chat.type("Hello!", "enter")  # while it starts
+        await chat.until(lambda: len(chat.contents) == 4 and chat.app.conversation.live is None)
+        assert chat.contents[3]
+
+
 async def test_the_engine_is_gone_when_the_program_is(open_chat: Opened) -> None:
     async with open_chat(settings=ENDLESS) as chat:
         await chat.begin(QUESTION)

@@ -163,6 +163,14 @@ def test_words_stay_whole_where_they_fit() -> None:
     assert [line.plain for line in wrap(Text("👍👍👍"), 4)] == ["👍👍", "👍"]
 
 
+def test_control_characters_are_shown_and_never_reach_the_terminal() -> None:
+    for text in ("a\x1b[31mb", "`\x1b]52;c;x\x07`", "```\n\x1b[2J\n```", "| \x9b1m |\n|---|\n"):
+        drawn = "\n".join(lines(text))
+        assert not any((ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 for c in drawn), drawn
+    assert lines("a\x1b[31mb") == ["a␛[31mb"]
+    assert lines("a\tb") == ["a   b"]
+
+
 # Formulas
 
 

@@ -50,7 +50,8 @@ def terminal(request: pytest.FixtureRequest) -> Iterator[Terminal]:
         if os.environ.get("CI"):
             pytest.fail("tmux must be installed under CI")
         pytest.skip("tmux is not installed")
-    one = Terminal(f"clover-test-{os.getpid()}", 100, 30)
+    # a server of its own for each test: one that is ending refuses new sessions
+    one = Terminal(f"clover-test-{os.getpid()}-{id(request)}", 100, 30)
     one.until(lambda text: "ready>" in text)
     yield one
     one.close()
