@@ -8,6 +8,7 @@ from clover_local.decoding.events import Stats
 
 BARS = "▁▂▃▄▅▆▇█"
 BIN = 0.25  # seconds per bar of the sparkline
+SETTLED = 0.2  # seconds: a first block comes at once, and would read as tens of thousands a second
 
 
 def short(count: int) -> str:
@@ -104,9 +105,9 @@ class Meter:
 
     @property
     def rate(self) -> float:
-        """Tokens kept per second so far."""
+        """Tokens kept per second so far; 0 until enough time has passed for a figure that means something."""
         spent = self.clock() - self.started if self.started is not None else 0.0
-        return self.tokens / spent if spent > 0 else 0.0
+        return self.tokens / spent if spent >= SETTLED else 0.0
 
     def sparkline(self, width: int = 10) -> str:
         """The last moments as bars, the newest right, the fastest full height."""

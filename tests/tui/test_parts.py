@@ -85,6 +85,7 @@ def test_the_meter_is_tokens_over_wall_time() -> None:
     meter.start()
     now = 100.1
     meter.add(5)
+    assert meter.rate == 0.0, "a burst at the start is not a speed yet"
     now = 100.6
     meter.add(10)
     now = 101.0
