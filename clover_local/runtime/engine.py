@@ -16,6 +16,7 @@ from clover_local.ggml.backend import Backend, Device, choose_device, clear, dow
 from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.quantize import dequantize
 from clover_local.model import weights as weights_module
+from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Constants, Kind, Model, State, new_constants, new_state
 from clover_local.model.processing import Processing
 from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
@@ -75,6 +76,7 @@ class Engine:
         self._graphs = GraphRunner(model, n_ctx)
         self._kernels, self.note = attach(model, n_ctx, self._graphs)
         self._verifier: Runner = self._graphs  # whose scratch the next commit replays
+        self._drafts = DraftSettings()
         self._processing: Processing | None = None
         self._counts: dict[int, int] = {}
         self._counting = False
@@ -186,6 +188,31 @@ class Engine:
         """Nodes of the graphs built so far, by kind of pass and rows; the latest of several."""
         return self._graphs.nodes
 
+    @property
+    def drafts(self) -> DraftSettings:
+        """How cheap `preview(..., draft=True)` is."""
+        return self._drafts
+
+    @drafts.setter
+    def drafts(self, settings: DraftSettings) -> None:
+        settings.check(self.spec)
+        self._drafts = settings
+
+    def restrict_drafts(self, resident: np.ndarray | None) -> None:
+        """Let drafts use only some experts: bool [layers, experts], at least one a layer; None allows all.
+
+        No other pass changes. For experts that are on the card, or those a conversation uses most.
+        """
+        if resident is not None:
+            shape = (self.spec.layers, self.spec.experts)
+            if resident.shape != shape or not resident.any(1).all():
+                raise ValueError(
+                    f"drafts need a bool mask of {shape} with at least one expert in every layer"
+                )
+        self._graphs.restrict(resident)
+        if self._kernels is not None:
+            self._kernels.runner.restrict(resident)
+
     def reset(self) -> None:
         """Forget everything that was committed."""
         self._model.backend.synchronize()
@@ -263,12 +290,13 @@ class Engine:
     def preview(self, tokens: Sequence[int], *, draft: bool = False) -> Rows:
         """Look at a block [rows] over the state, mask tokens in place; row i judges token i itself.
 
-        `draft` says that the result is only a proposal; a runner may then trade exactness for speed.
+        `draft` says that the result is only a proposal, made as `drafts` says; its first row, whose token is
+        known, may not be judged.
         """
         if not self.spec.can_draft:
             raise CloverError(f"{self.file.path} holds no preview weights, so it cannot draft or denoise")
         self._need(len(tokens))
-        return self._run(Kind.PREVIEW, tokens, response=False)
+        return self._run(Kind.PREVIEW, tokens, response=False, draft=self._drafts if draft else None)
 
     def verify(self, tokens: Sequence[int]) -> Rows:
         """Judge tokens [rows] causally without committing them; row j judges token j + 1."""
@@ -305,7 +333,9 @@ class Engine:
         for token in tokens:
             self._counts[token] = self._counts.get(token, 0) + 1
 
-    def _run(self, kind: Kind, tokens: Sequence[int], *, response: bool) -> Rows:
+    def _run(
+        self, kind: Kind, tokens: Sequence[int], *, response: bool, draft: DraftSettings | None = None
+    ) -> Rows:
         n = len(tokens)
         limit = PREFILL_ROWS[0] if kind is Kind.STORE else MAX_ROWS
         if not 1 <= n <= limit:
@@ -318,7 +348,7 @@ class Engine:
         runner = self._runner(kind, n)
         if kind is Kind.VERIFY:
             self._verifier = runner
-        return runner.run(kind, tokens, self.n_past, inputs)
+        return runner.run(kind, tokens, self.n_past, inputs, draft)
 
     def _runner(self, kind: Kind, rows: int) -> Runner:
         own = self._kernels

@@ -8,6 +8,7 @@ import numpy as np
 
 from clover_local.ggml.backend import download, upload
 from clover_local.ggml.graph import Graph
+from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import FORBIDDEN, Kind, Model, Pass, PassKey, build_commit, build_pass
 from clover_local.model.spec import MAX_ROWS
 from clover_local.runtime.response import Response
@@ -23,8 +24,23 @@ KEPT_LARGE = (
 class Runner(Protocol):
     """Whoever computes passes over an engine's weights and state."""
 
-    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
-        """Run a pass over `past` committed tokens; a STORE pass has moved the state and judges its last row."""
+    def run(
+        self,
+        kind: Kind,
+        tokens: Sequence[int],
+        past: int,
+        response: Response,
+        draft: DraftSettings | None = None,
+    ) -> Rows:
+        """Run a pass over `past` committed tokens; a STORE pass has moved the state and judges its last row.
+
+        `draft` makes a preview a draft: it may use fewer experts, those of `restrict` only, and need not judge
+        its first row, whose token is known. None is an exact preview.
+        """
+        ...
+
+    def restrict(self, resident: np.ndarray | None) -> None:
+        """Let drafts use only some experts: bool [layers, experts]; None allows all. Never changes other passes."""
         ...
 
     def commit(self, rows: int, past: int) -> None:
@@ -57,7 +73,14 @@ class GraphRunner:
         self._commits: dict[int, Graph] = {}
         self._counts: dict[int, int] = {}  # as the device's tensor holds them
 
-    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+    def run(
+        self,
+        kind: Kind,
+        tokens: Sequence[int],
+        past: int,
+        response: Response,
+        draft: DraftSettings | None = None,
+    ) -> Rows:
         """Build the pass's graph where there is none, fill it, compute it, and queue its few numbers."""
         n = len(tokens)
         one = self._pass(PassKey(kind, n, kv_bucket(past + n, self._kv_rows, n), response.settings))
@@ -67,6 +90,11 @@ class GraphRunner:
         one.graph.compute()
         one.graph.synchronize()
         return self._rows(one)
+
+    def restrict(self, resident: np.ndarray | None) -> None:
+        """Allow drafts only some experts; see Runner."""
+        if resident is not None and resident.shape != (self._model.spec.layers, self._model.spec.experts):
+            raise ValueError(f"a mask of {resident.shape} does not fit the model's layers and experts")
 
     def commit(self, rows: int, past: int) -> None:
         """Replay rows; the graph is queued and later passes wait for it."""

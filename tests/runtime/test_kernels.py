@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Kind
 from clover_local.runtime import kernels
 from clover_local.runtime.engine import Engine
@@ -28,8 +29,15 @@ class Bent(GraphRunner):
     wrong: Kind | None = None
     value = 0.0
 
-    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
-        rows = super().run(kind, tokens, past, response)
+    def run(
+        self,
+        kind: Kind,
+        tokens: Sequence[int],
+        past: int,
+        response: Response,
+        draft: DraftSettings | None = None,
+    ) -> Rows:
+        rows = super().run(kind, tokens, past, response, draft)
         logits = rows.logits()
         if kind is self.wrong:
             logits = np.roll(logits, 1, axis=1) + self.value
@@ -70,19 +78,33 @@ def test_a_card_that_the_build_cannot_use_is_said(
 class Slow(GraphRunner):
     """The graphs, with previews and wide passes made slow."""
 
-    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+    def run(
+        self,
+        kind: Kind,
+        tokens: Sequence[int],
+        past: int,
+        response: Response,
+        draft: DraftSettings | None = None,
+    ) -> Rows:
         if kind is Kind.PREVIEW or len(tokens) == 32:
             time.sleep(0.3)
-        return super().run(kind, tokens, past, response)
+        return super().run(kind, tokens, past, response, draft)
 
 
 class Late(GraphRunner):
     """The graphs, made slow where `Slow` is not."""
 
-    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+    def run(
+        self,
+        kind: Kind,
+        tokens: Sequence[int],
+        past: int,
+        response: Response,
+        draft: DraftSettings | None = None,
+    ) -> Rows:
         if kind is not Kind.PREVIEW and len(tokens) < 32:
             time.sleep(0.3)
-        return super().run(kind, tokens, past, response)
+        return super().run(kind, tokens, past, response, draft)
 
 
 def test_each_pass_goes_to_the_faster(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

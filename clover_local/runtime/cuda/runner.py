@@ -12,6 +12,7 @@ import numpy as np
 
 from clover_local.ggml.lib import Node
 from clover_local.ggml.types import tensor_type
+from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Kind, Model, State
 from clover_local.model.spec import MAX_ROWS, Spec
 from clover_local.model.weights import Weights
@@ -104,7 +105,14 @@ class Runner:
             self._graphs[kind, width] = self.device.capture(self._launches(kind, width))
         return self._graphs[kind, width]
 
-    def run(self, kind: Kind, tokens: Sequence[int], past: int, response: Response) -> Rows:
+    def run(
+        self,
+        kind: Kind,
+        tokens: Sequence[int],
+        past: int,
+        response: Response,
+        draft: DraftSettings | None = None,
+    ) -> Rows:
         """Run a pass over `past` committed tokens; `past` + rows must fit into the context.
 
         A STORE pass has moved the state when this returns, and judges its last row.
@@ -122,6 +130,9 @@ class Runner:
         return Rows(
             result["id"], result["p"], result["entropy"], result["next_p"], lambda: self._logits(n)[judged]
         )
+
+    def restrict(self, resident: np.ndarray | None) -> None:
+        """Drafts may use every expert here, which is allowed: a draft is only a proposal."""
 
     def commit(self, rows: int, past: int) -> None:
         """Replay the first rows of the last VERIFY pass into the state."""
