@@ -14,12 +14,13 @@ import numpy as np
 from clover_local.ggml.backend import Backend, Buffer, Context, upload
 from clover_local.ggml.graph import Graph
 from clover_local.ggml.lib import Node
-from clover_local.model import layers
+from clover_local.model import experts, layers
+from clover_local.model.draft import DraftSettings
+from clover_local.model.experts import Coreset, Routing
 from clover_local.model.layers import (
     LEFT_ROWS,
     AttentionState,
     Build,
-    Coreset,
     GdnRows,
     GdnState,
     Inputs,
@@ -53,6 +54,15 @@ class PassKey:
     rows: int
     kv: int  # rows of the cache that attention looks at
     processing: Processing | None = None  # penalties and ramps baked into the graph; None masks the mask only
+    draft: DraftSettings | None = None  # a preview that is only a proposal, made so
+    restricted: bool = False  # drafts: only the experts of Constants.allowed
+
+    @property
+    def first_judged(self) -> int:
+        """The first row that the head looks at: a step's last, a draft's second (its first is known)."""
+        if self.kind is Kind.STORE:
+            return self.rows - 1
+        return 1 if self.draft is not None and self.rows > 1 else 0
 
 
 @dataclass
@@ -103,6 +113,7 @@ class Constants:
     preview: dict[int, tuple[Node, Node]]  # layer -> taps, scale
     history: dict[int, dict[int, Node]]  # rows -> layer -> history logits
     coreset: Coreset | None
+    allowed: Node | None  # float32 [experts, layers], added to a restricted draft's router logits
     forbidden: Node  # float32 [vocab], FORBIDDEN at the mask token
     stops: Node  # float32 [vocab], 1 at the tokens the length ramp lifts
     think_end: Node  # float32 [vocab], 1 at the end of reasoning
@@ -134,9 +145,10 @@ def new_constants(spec: Spec, backend: Backend, conv: dict[int, np.ndarray]) -> 
     """Upload the constants; `conv` holds each GDN layer's left taps, float32 [channels, 4]."""
     context = Context(2 * spec.layers + 8)
     vocab = [context.tensor("f32", spec.vocab) for _ in range(3)]
-    coreset = None
+    coreset = allowed = None
     preview: dict[int, tuple[Node, Node]] = {}
     if spec.preview is not None:
+        allowed = context.tensor("f32", spec.experts, spec.layers)
         ratio = spec.value_heads // spec.key_heads
         for layer in spec.gdn_layers:
             taps = context.tensor("f32", PREVIEW_TAPS, spec.channels)
@@ -163,7 +175,7 @@ def new_constants(spec: Spec, backend: Backend, conv: dict[int, np.ndarray]) -> 
         upload(coreset.order, (ranks[:, None] - ranks[None, :]) * np.float32(1e-12))
     forbidden, stops, think_end = vocab
     owned = [(context, buffer)]
-    return Constants(preview, {}, coreset, forbidden, stops, think_end, spec, backend, owned)
+    return Constants(preview, {}, coreset, allowed, forbidden, stops, think_end, spec, backend, owned)
 
 
 @dataclass(frozen=True)
@@ -220,9 +232,9 @@ def build_pass(model: Model, key: PassKey) -> Pass:
     x = g.get_rows(model.weights["token_embd.weight"], inputs.tokens)
     for layer in range(spec.layers):
         x = _layer(b, model, key, inputs, x, layer)
-    if key.kind is Kind.STORE and n > 1:
-        n = 1
-        x = g.view(x, (spec.hidden, 1), (x.contents.nb[1],), (key.rows - 1) * x.contents.nb[1])
+    if key.first_judged:
+        n -= key.first_judged
+        x = g.view(x, (spec.hidden, n), (x.contents.nb[1],), key.first_judged * x.contents.nb[1])
     b = Build(g, spec, model.weights, n)
     logits = g.mul_mat(model.weights["output.weight"], layers.norm(b, x, "output_norm.weight"))
     result = _choose(b, model, key, logits, inputs)
@@ -239,8 +251,21 @@ def _layer(b: Build, model: Model, key: PassKey, inputs: Inputs, x: Node, layer:
         mixed = _gdn(b, model, key, h, layer)
     x = g.add(mixed, x)
     h = layers.norm(b, x, f"blk.{layer}.post_attention_norm.weight")
-    coreset = model.constants.coreset if key.kind is Kind.PREVIEW else None
-    return g.add(layers.moe(b, h, layer, coreset), x)
+    return g.add(experts.moe(b, h, layer, _routing(b, model, key, layer)), x)
+
+
+def _routing(b: Build, model: Model, key: PassKey, layer: int) -> Routing:
+    """All experts in a causal pass, the coreset in a preview, a draft's own choice in a draft."""
+    spec, constants = model.spec, model.constants
+    if key.kind is not Kind.PREVIEW:
+        return Routing(spec.experts_used)
+    if key.draft is None:
+        return Routing(spec.experts_used, constants.coreset)
+    allowed = None
+    if key.restricted:
+        assert constants.allowed is not None, "a model that can draft has the mask"
+        allowed = b.g.view(constants.allowed, (spec.experts,), (), layer * constants.allowed.contents.nb[1])
+    return Routing(key.draft.picks(spec), constants.coreset, key.draft.budget, allowed)
 
 
 def _gdn(b: Build, model: Model, key: PassKey, h: Node, layer: int) -> Node:

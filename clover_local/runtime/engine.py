@@ -290,13 +290,14 @@ class Engine:
     def preview(self, tokens: Sequence[int], *, draft: bool = False) -> Rows:
         """Look at a block [rows] over the state, mask tokens in place; row i judges token i itself.
 
-        `draft` says that the result is only a proposal, made as `drafts` says; its first row, whose token is
-        known, may not be judged.
+        `draft` says that the result is only a proposal, made as `drafts` says, and that the first token is
+        known: that row is not judged. A block that begins with a mask is never a draft.
         """
         if not self.spec.can_draft:
             raise CloverError(f"{self.file.path} holds no preview weights, so it cannot draft or denoise")
         self._need(len(tokens))
-        return self._run(Kind.PREVIEW, tokens, response=False, draft=self._drafts if draft else None)
+        proposal = self._drafts if draft and list(tokens[:1]) != [self.spec.mask_id] else None
+        return self._run(Kind.PREVIEW, tokens, response=False, draft=proposal)
 
     def verify(self, tokens: Sequence[int]) -> Rows:
         """Judge tokens [rows] causally without committing them; row j judges token j + 1."""

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from clover_local.ggml.backend import download, upload
 from clover_local.ggml.graph import Graph
 from clover_local.model.draft import DraftSettings
+from clover_local.model.experts import FAR
 from clover_local.model.passes import FORBIDDEN, Kind, Model, Pass, PassKey, build_commit, build_pass
 from clover_local.model.spec import MAX_ROWS
 from clover_local.runtime.response import Response
@@ -71,6 +73,7 @@ class GraphRunner:
         self._kv_rows = -(-n_ctx // KV_STEP) * KV_STEP
         self._passes: OrderedDict[PassKey, Pass] = OrderedDict()
         self._commits: dict[int, Graph] = {}
+        self._restricted = False
         self._counts: dict[int, int] = {}  # as the device's tensor holds them
 
     def run(
@@ -83,18 +86,23 @@ class GraphRunner:
     ) -> Rows:
         """Build the pass's graph where there is none, fill it, compute it, and queue its few numbers."""
         n = len(tokens)
-        one = self._pass(PassKey(kind, n, kv_bucket(past + n, self._kv_rows, n), response.settings))
+        kv = kv_bucket(past + n, self._kv_rows, n)
+        restricted = draft is not None and self._restricted
+        one = self._pass(PassKey(kind, n, kv, response.settings, draft, restricted))
         self._fill(one, tokens, past)
         if response.settings is not None:
             self._fill_processing(one, tokens, response)
         one.graph.compute()
         one.graph.synchronize()
-        return self._rows(one)
+        return self._rows(one, tokens[: one.key.first_judged] if draft is not None else ())
 
     def restrict(self, resident: np.ndarray | None) -> None:
         """Allow drafts only some experts; see Runner."""
-        if resident is not None and resident.shape != (self._model.spec.layers, self._model.spec.experts):
-            raise ValueError(f"a mask of {resident.shape} does not fit the model's layers and experts")
+        allowed = self._model.constants.allowed
+        self._restricted = resident is not None and allowed is not None
+        if resident is not None and allowed is not None:
+            self._model.backend.synchronize()
+            upload(allowed, np.where(resident, 0.0, -FAR).astype(np.float32))
 
     def commit(self, rows: int, past: int) -> None:
         """Replay rows; the graph is queued and later passes wait for it."""
@@ -150,7 +158,7 @@ class GraphRunner:
 
     def _fill_processing(self, one: Pass, tokens: Sequence[int], response: Response) -> None:
         send, inputs = self._model.backend.send, one.processed
-        judged = 1 if one.key.kind is Kind.STORE else len(tokens)
+        judged = len(tokens) - one.key.first_judged
         if inputs.length_bias is not None:
             send(inputs.length_bias, np.asarray(response.length_bias[-judged:], np.float32))
         if inputs.think_bias is not None:
@@ -169,15 +177,16 @@ class GraphRunner:
                 upload(self._model.state.counts, np.array([times], np.float32), 4 * token)
         self._counts = dict(counts)
 
-    def _rows(self, one: Pass) -> Rows:
+    def _rows(self, one: Pass, known: Sequence[int]) -> Rows:
+        """The judged rows, and before them those whose tokens are `known`, as certain as can be."""
         backend, vocab = self._model.backend, self._model.spec.vocab
 
         def logits() -> np.ndarray:
             values = download(one.logits, np.float32).reshape(-1, vocab)
             values[values < FORBIDDEN / 2] = -np.inf
-            return values
+            return np.concatenate([_certain(known, vocab), values]) if known else values
 
-        rows = Rows(
+        found = Rows(
             ids=backend.fetch(one.ids, np.int32),
             p=np.full(1, np.nan, np.float32) if one.p is None else backend.fetch(one.p, np.float32),
             entropy=None if one.entropy is None else backend.fetch(one.entropy, np.float32),
@@ -185,7 +194,17 @@ class GraphRunner:
             logits=logits,
         )
         backend.synchronize()
-        return rows
+        if not known:
+            return found
+        ids = np.concatenate([np.asarray(known, np.int32), found.ids])
+        return replace(found, ids=ids, p=np.concatenate([np.ones(len(known), np.float32), found.p]))
+
+
+def _certain(tokens: Sequence[int], vocab: int) -> np.ndarray:
+    """Logits [rows, vocab] that leave no other choice than these tokens."""
+    logits = np.full((len(tokens), vocab), -np.inf, np.float32)
+    logits[np.arange(len(tokens)), tokens] = 0.0
+    return logits
 
 
 def _cells(tokens: Sequence[int], response: Response, judged: int) -> tuple[np.ndarray, np.ndarray]:
