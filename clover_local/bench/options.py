@@ -7,6 +7,7 @@ from clover_local.api import Model, load, resolve
 from clover_local.bench import tasks
 from clover_local.errors import UsageError
 from clover_local.ggml.gguf import GgufFile
+from clover_local.model.draft import DraftSettings
 from clover_local.model.spec import Spec
 
 
@@ -33,7 +34,7 @@ def problem_set(args: argparse.Namespace, name: str, *, limit: int | None = None
 
 def load_model(args: argparse.Namespace, path: Path, needed: int) -> Model:
     """The model with its tokenizer, with room for `needed` tokens unless --ctx-size says otherwise."""
-    return load(
+    model = load(
         str(path),
         ctx=context(path, args.ctx_size, needed),
         threads=args.threads,
@@ -44,6 +45,13 @@ def load_model(args: argparse.Namespace, path: Path, needed: int) -> Model:
         host_layers=args.n_cpu_moe,
         offline=args.offline,
     )
+    model.engine.drafts = drafts_of(args)
+    return model
+
+
+def drafts_of(args: argparse.Namespace) -> DraftSettings:
+    """How cheap drafts are made."""
+    return DraftSettings(args.draft_experts, args.draft_budget)
 
 
 def context(path: Path, asked: int | None, needed: int) -> int:

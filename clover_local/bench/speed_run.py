@@ -93,6 +93,7 @@ def _open(args: argparse.Namespace, path: Path) -> tuple[Engine, Model | None]:
         vram=parse_size(args.vram) if args.vram else None,
         host_layers=args.n_cpu_moe,
     )
+    engine.drafts = options.drafts_of(args)
     return engine, None
 
 
@@ -201,7 +202,13 @@ def _about(
         "n_ctx": engine.n_ctx,
         "workload": workload.name,
         "repetitions": args.repetitions,
-        "settings": {"accept": args.accept, "draft_max": args.draft_max, "policy": args.policy},
+        "settings": {
+            "accept": args.accept,
+            "draft_max": args.draft_max,
+            "draft_experts": args.draft_experts,
+            "draft_budget": args.draft_budget,
+            "policy": args.policy,
+        },
         "simulated_acceptance": f"{profile.name} ({profile.note})" if profile else None,
         "note": "; ".join(note for note in notes if note),
         "versions": machine.versions(),

@@ -62,6 +62,7 @@ def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
         help="which drafts are kept",
     )
     add("--draft-max", type=int, default=default.draft_max, metavar="N", help="rows of a draft block")
+    options.add_draft_options(add)
     add("--policy", choices=("auto", "always"), default=default.policy, help="draft where it pays, or always")
     add("--threshold", type=float, metavar="P", help="confidence that fixes a row in denoise mode")
 

@@ -36,6 +36,22 @@ def add_engine_options(
     add("--offline", action="store_true", help="do not ask the hub; use what its cache holds")
 
 
+def add_draft_options(add: Callable[..., object]) -> None:
+    """How cheap drafts are; they change the speed, never a text."""
+    add(
+        "--draft-experts",
+        type=int,
+        metavar="N",
+        help="experts a row uses in a draft (default: the model's number)",
+    )
+    add(
+        "--draft-budget",
+        type=int,
+        metavar="N",
+        help="experts a layer uses for a whole draft (default: the model's coreset)",
+    )
+
+
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
     """How to decode; the defaults are those of Settings."""
     d = Settings()
@@ -67,6 +83,7 @@ def add_decoding_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rows of a draft (default: %(default)s)",
     )
+    add_draft_options(add)
     add(
         "--policy",
         choices=("auto", "always"),

@@ -49,6 +49,7 @@ def main(args: argparse.Namespace) -> int:
     settings = options.settings_of(args)
     prompt, variables = read_prompt(args), template_variables(args)
     from clover_local.api import load, resolve
+    from clover_local.model.draft import DraftSettings
 
     if args.model is None:
         print("note: this is the built-in demo model; --model names another", file=sys.stderr)
@@ -56,6 +57,7 @@ def main(args: argparse.Namespace) -> int:
     with bar(f"loading {path.name}", "bytes") as progress:
         loaded = load(path, progress=progress, **options.load_arguments(args))
     with loaded as model:
+        model.engine.drafts = DraftSettings(args.draft_experts, args.draft_budget)
         if settings.mode != "plain" and not model.spec.can_draft:
             print(f"note: {model.path} holds no preview weights: one token at a time", file=sys.stderr)
         if model.engine.note:
