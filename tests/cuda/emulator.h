@@ -176,6 +176,11 @@ inline unsigned __reduce_min_sync(unsigned, unsigned v) {
 }
 inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 inline unsigned atomicOr(unsigned* p, unsigned v) { unsigned old = *p; *p |= v; return old; }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
+    unsigned long long both = (unsigned long long)y << 32 | x, r = 0;
+    for (int i = 0; i < 4; i++) r |= (both >> 8 * (s >> 4 * i & 7) & 255) << 8 * i;
+    return (unsigned)r;
+}
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __float2int_rn(float v) { return (int)lrintf(v); }
 template <class To, class From> To emu_bits(From v) { To r; memcpy(&r, &v, 4); return r; }

@@ -72,6 +72,15 @@ def type_of(name: str, shape: tuple[int, ...], recipe: Mapping[str, str]) -> str
     return next(kind for part, kind in recipe.items() if part in name)
 
 
+SCALES = {
+    "q4_k": (0, 53), "q5_k": (0, 108), "q6_k": (208, 550), "q8_0": (0, 74), "q5_0": (0, 9.2), "q2_k": (80, 14),
+    "q3_k": (108, 43), "iq3_xxs": (0, 138), "iq3_s": (0, 160), "iq4_xs": (0, 1250), "iq4_nl": (0, 67), "q4_0": (0, 4.6),
+    "q4_1": (0, 4.6), "q5_1": (0, 9.2),
+}  # fmt: skip
+"""Where the scale of a block lies, and the spread of random blocks of scale 1."""
+MINIMA = {"q2_k": 1.5, "q4_1": -7.5, "q5_1": -15.5}
+
+
 def blocks(kind: str, count: int, std: float, rng: np.random.Generator) -> np.ndarray:
     """Random blocks of a type [count, bytes] whose values have about this standard deviation."""
     if kind in ("f32", "f16"):
@@ -80,8 +89,7 @@ def blocks(kind: str, count: int, std: float, rng: np.random.Generator) -> np.nd
         bits = rng.normal(0, std, count).astype(np.float32).view(np.uint32)
         return (bits >> 16).astype(np.uint16).view(np.uint8).reshape(count, 2)
     out = rng.integers(0, 256, (count, BLOCKS[kind][1]), dtype=np.uint8)
-    places = {"q4_k": (0, 53), "q5_k": (0, 108), "q6_k": (208, 550), "q8_0": (0, 74), "q5_0": (0, 9.2)}
-    at, spread = places[kind]
+    at, spread = SCALES[kind]
     scales = (std / spread * rng.uniform(0.7, 1.3, count)).astype(np.float16)
     out[:, at : at + 2] = scales.view(np.uint8).reshape(count, 2)
     if kind in ("q4_k", "q5_k"):
@@ -91,6 +99,9 @@ def blocks(kind: str, count: int, std: float, rng: np.random.Generator) -> np.nd
         low = (s[:, 4:] & 15) | s[:, 4:] << 4  # a block's minimum is its scale: zero mean
         high = s[:, 4:] >> 4 << 6
         out[:, 4:8], out[:, 8:12], out[:, 12:16] = s[:, :4] | high, s[:, :4] | high, low
+    if kind in MINIMA:  # the mean of what they are subtracted from, or added to
+        share = (scales.astype(np.float32) * MINIMA[kind]).astype(np.float16)
+        out[:, at + 2 : at + 4] = share.view(np.uint8).reshape(count, 2)
     if kind == "q6_k":
         out[:, 192:208] = rng.integers(20, 41, (count, 16), dtype=np.int8).view(np.uint8)
     return out

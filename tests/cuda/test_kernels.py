@@ -12,7 +12,7 @@ from clover_local.ggml.quantize import dequantize
 from clover_local.model.processing import process
 from clover_local.model.spec import Spec
 from clover_local.runtime.cuda import arguments as A
-from clover_local.runtime.cuda.network import MATRIX_TYPES, Network, Place, build, unsupported
+from clover_local.runtime.cuda.network import BLOCKS, MATRIX_TYPES, Network, Place, build, unsupported
 from clover_local.runtime.cuda.passes import Launch
 from tests.reference import from_gguf
 from tests.reference import model as reference
@@ -21,7 +21,7 @@ from .emulation import Emulator
 from .synthetic import INT4, SMALL, blocks, empty_state, network
 from .trace import Session
 
-QUANTIZED = ("q4_k", "q5_k", "q6_k", "q8_0", "q5_0")
+QUANTIZED = [kind for kind, (values, _) in BLOCKS.items() if values > 1]
 
 
 def _quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -38,13 +38,8 @@ def _quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_matrix_of_every_type(kind: str, n: int) -> None:
     """Rows that do not fill the last tile, a second matrix of another type behind the same input, a residual."""
     rng = np.random.default_rng(n)
-    machine, k, rows = Emulator(), 512 if kind in ("q4_k", "q5_k", "q6_k") else 448, 41
-    data = blocks(
-        kind,
-        rows * k // {"q4_k": 256, "q5_k": 256, "q6_k": 256, "q8_0": 32, "q5_0": 32}.get(kind, 1),
-        0.1,
-        rng,
-    )
+    machine, k, rows = Emulator(), 512 if BLOCKS[kind][0] == 256 else 448, 41
+    data = blocks(kind, rows * k // BLOCKS[kind][0], 0.1, rng)
     weights = dequantize(kind, data.reshape(-1), k)
     other = rng.normal(0, 0.1, (5, k)).astype(np.float32)
     x = rng.normal(0, 1, (n, k)).astype(np.float32)

@@ -10,6 +10,7 @@ from typing import Any
 import platformdirs
 
 from clover_local.errors import CloverError
+from clover_local.runtime.cuda import grids
 from clover_local.runtime.cuda.arguments import sizes
 
 SOURCES = ("rows", "dense", "gdn", "attention", "moe", "head")
@@ -18,11 +19,12 @@ OLDEST = (8, 0)
 
 
 def source_files() -> dict[str, str]:
-    """Every kernel source and header of the package by file name."""
+    """Every kernel source and header of the package by file name, and the header made of ggml's tables."""
     folder = resources.files("clover_local.runtime.cuda") / "kernels"
-    return {
+    files = {
         entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith((".cu", ".cuh"))
     }
+    return {**files, "grids.cuh": grids.header()}
 
 
 def definitions(values: Mapping[str, int]) -> list[str]:

@@ -11,7 +11,10 @@ import numpy as np
 from clover_local.model.spec import Spec
 from clover_local.runtime.cuda import arguments as A
 
-MATRIX_TYPES = {"f32": 0, "f16": 1, "q5_0": 6, "q8_0": 8, "q4_k": 12, "q5_k": 13, "q6_k": 14, "bf16": 30}
+MATRIX_TYPES = {
+    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "q2_k": 10, "q3_k": 11, "q4_k": 12,
+    "q5_k": 13, "q6_k": 14, "iq3_xxs": 18, "iq4_nl": 20, "iq3_s": 21, "iq4_xs": 23, "bf16": 30,
+}  # fmt: skip
 """Tensor types with a kernel, and ggml's ids of them."""
 LOGIT_SPLITS = 64
 GDN_HEADS = (32, 64, 128)
@@ -227,6 +230,15 @@ BLOCKS = {
     "q4_k": (256, 144),
     "q5_k": (256, 176),
     "q6_k": (256, 210),
+    "q2_k": (256, 84),
+    "q3_k": (256, 110),
+    "iq3_xxs": (256, 98),
+    "iq3_s": (256, 110),
+    "iq4_xs": (256, 136),
+    "iq4_nl": (32, 18),
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_1": (32, 24),
 }
 """Values and bytes of a block of each type with a kernel."""
 

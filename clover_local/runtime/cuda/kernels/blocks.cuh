@@ -10,6 +10,15 @@ __device__ __forceinline__ int row_bytes(int type, int k) {
         case Q6_K: return k / 256 * 210;
         case Q8_0: return k / 32 * 34;
         case Q5_0: return k / 32 * 22;
+        case Q2_K: return k / 256 * 84;
+        case Q3_K: return k / 256 * 110;
+        case IQ3_XXS: return k / 256 * 98;
+        case IQ3_S: return k / 256 * 110;
+        case IQ4_XS: return k / 256 * 136;
+        case IQ4_NL:
+        case Q4_0: return k / 32 * 18;
+        case Q4_1: return k / 32 * 20;
+        case Q5_1: return k / 32 * 24;
         case F32: return k * 4;
         default: return k * 2;
     }
@@ -52,7 +61,9 @@ struct Fragment {
     u32 words[2][2];
     float scale[2][2];  // by 32 only [s][0]
     float min[2];
+    u32 mins[2][2];     // MIN_WORDS: what min[s] is multiplied by, value by value like `words`
 };
+constexpr int MIN_WORDS = 2;  // Lane::MIN where minima change within a block of 32; true: min[s] holds for block s
 
 template <int TYPE> struct Lane;
 
@@ -189,6 +200,8 @@ template <> struct Lane<Q5_0> {
     }
 };
 
+#include "blocks3.cuh"
+
 // One value of a row, for the token embedding.
 __device__ inline float value_at(int type, const u8* row, int i) {
     int block = i / 256, r = i % 256, sub = r / 32, l = r % 32;
@@ -210,6 +223,9 @@ __device__ inline float value_at(int type, const u8* row, int i) {
         int low = p[64 * n + 32 * (c & 1) + l] >> 4 * (c >> 1) & 15, high = p[128 + 32 * n + l] >> 2 * c & 3;
         return load_half(p + 208) * (i8)p[192 + 8 * n + 2 * c + l / 16] * ((low | high << 4) - 32);
     }
+#define BY_LANE(TYPE) if (type == TYPE) return lane_value<TYPE>(row, i);
+    BY_LANE(Q2_K) BY_LANE(Q3_K) BY_LANE(IQ3_XXS) BY_LANE(IQ3_S) BY_LANE(IQ4_XS) BY_LANE(IQ4_NL) BY_LANE(Q4_0) BY_LANE(Q4_1) BY_LANE(Q5_1)
+#undef BY_LANE
     int size = type == Q4_K ? 144 : 176, start = type == Q4_K ? 16 : 48;
     const u8* p = row + (size_t)block * size;
     const u32* w = (const u32*)(p + 4);

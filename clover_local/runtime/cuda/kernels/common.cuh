@@ -23,7 +23,8 @@ typedef unsigned long long u64;
 #endif
 
 constexpr int MAX_ROWS = 32;
-constexpr int F32 = 0, F16 = 1, Q5_0 = 6, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30;  // ggml's type ids
+constexpr int F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13,
+              Q6_K = 14, IQ3_XXS = 18, IQ4_NL = 20, IQ3_S = 21, IQ4_XS = 23, BF16 = 30;  // ggml's type ids
 
 // What changes from one run of a graph to the next.
 struct Pass {

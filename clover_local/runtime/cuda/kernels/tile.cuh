@@ -80,7 +80,13 @@ __device__ __forceinline__ void multiply_step(float (&acc)[NT][4], const u8* row
                     acc[i][2] += f1.scale[s][0] * d0 * from_magic(c[2]);
                     acc[i][3] += f1.scale[s][0] * d1 * from_magic(c[3]);
                 }
-                if (Lane<TYPE>::MIN) {
+                if constexpr (Lane<TYPE>::MIN == MIN_WORDS) {
+                    uint2 v = *(const uint2*)(b + 32 * s + 8 * t);
+                    int c[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
+                    mma_s8_k32(c, f0.mins[s][0], f1.mins[s][0], f0.mins[s][1], f1.mins[s][1], v.x, v.y);
+                    acc[i][0] -= f0.min[s] * d0 * from_magic(c[0]), acc[i][1] -= f0.min[s] * d1 * from_magic(c[1]);
+                    acc[i][2] -= f1.min[s] * d0 * from_magic(c[2]), acc[i][3] -= f1.min[s] * d1 * from_magic(c[3]);
+                } else if (Lane<TYPE>::MIN) {
                     float z0 = s ? x0.w : x0.y, z1 = s ? x1.w : x1.y;
                     acc[i][0] -= f0.min[s] * z0, acc[i][1] -= f0.min[s] * z1;
                     acc[i][2] -= f1.min[s] * z0, acc[i][3] -= f1.min[s] * z1;
@@ -160,6 +166,15 @@ __device__ __forceinline__ void multiply(float (&acc)[NT][4], int type, const u8
         STEPS(Q6_K, multiply_step)
         STEPS(Q8_0, multiply_step)
         STEPS(Q5_0, multiply_step)
+        STEPS(Q2_K, multiply_step)
+        STEPS(Q3_K, multiply_step)
+        STEPS(IQ3_XXS, multiply_step)
+        STEPS(IQ3_S, multiply_step)
+        STEPS(IQ4_XS, multiply_step)
+        STEPS(IQ4_NL, multiply_step)
+        STEPS(Q4_0, multiply_step)
+        STEPS(Q4_1, multiply_step)
+        STEPS(Q5_1, multiply_step)
         STEPS(F32, multiply_step_float)
         STEPS(F16, multiply_step_float)
         STEPS(BF16, multiply_step_float)
