@@ -89,6 +89,10 @@ class Graph:
         """A window on a node; `strides` (of all dimensions but the first) and `offset` in bytes."""
         return functions[f"ggml_view_{len(shape)}d"](self.context.handle, node, *shape, *strides, offset)
 
+    def whole(self, view: Node) -> Node:
+        """The tensor that a view is a window on."""
+        return C.cast(view.contents.view_src, type(view)) if view.contents.view_src else view
+
     def rope(self, node: Node, positions: Node, dims: int, theta: float) -> Node:
         """Rotate the first `dims` values of each head (neox pairs); `positions` int32 [rows].
 

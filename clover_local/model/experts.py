@@ -44,6 +44,8 @@ def moe(b: Build, x: Node, layer: int, routing: Routing) -> Node:
     elif routing.budget is None and routing.coreset is not None:
         router = restrict(b, router, picks, routing.coreset)
     ids, weights = route(b, router, picks)
+    if b.routed is not None:
+        b.routed.append(g.output(g.whole(ids)))
     total = g.clamp(g.sum_rows(g.reshape(weights, picks, b.rows)), MIN_WEIGHT_SUM, math.inf)
     weights = g.reshape(g.div(g.reshape(weights, picks, b.rows), total), 1, picks, b.rows)
     g.expand(weights)

@@ -73,6 +73,8 @@ class Build:
     rows: int
     moe_chunk: int | None = None
     """Rows of one expert product; None takes all rows at once."""
+    routed: list[Node] | None = None
+    """Where given, takes each layer's experts in falling order, int32 [experts, rows], as results of the graph."""
 
 
 def norm(b: Build, x: Node, name: str) -> Node:

@@ -56,6 +56,7 @@ class PassKey:
     processing: Processing | None = None  # penalties and ramps baked into the graph; None masks the mask only
     draft: DraftSettings | None = None  # a preview that is only a proposal, made so
     restricted: bool = False  # drafts: only the experts of Constants.allowed
+    observed: bool = False  # the experts chosen are results too
 
     @property
     def first_judged(self) -> int:
@@ -202,6 +203,7 @@ class Pass:
     p: Node | None  # float32 [rows]; a step has none, a softmax of the vocabulary being 2 % of it
     entropy: Node | None
     next_p: Node | None
+    routed: list[Node]  # int32 [experts, rows] per layer where observed: best first
     bytes: int = 0
 
 
@@ -228,7 +230,8 @@ def build_pass(model: Model, key: PassKey) -> Pass:
     per_layer = NODES_PER_LAYER + chunks * (NODES_PER_CHUNK + 2 * spec.experts_used)
     g = Graph(per_layer * spec.layers + NODES_BESIDE)
     inputs = Inputs(g.input("i32", n), g.input("i32", n), g.input("i64", n), g.input("f16", key.kv, n))
-    b = Build(g, spec, model.weights, n, chunk)
+    routed: list[Node] = []
+    b = Build(g, spec, model.weights, n, chunk, routed if key.observed else None)
     x = g.get_rows(model.weights["token_embd.weight"], inputs.tokens)
     for layer in range(spec.layers):
         x = _layer(b, model, key, inputs, x, layer)
@@ -238,6 +241,7 @@ def build_pass(model: Model, key: PassKey) -> Pass:
     b = Build(g, spec, model.weights, n)
     logits = g.mul_mat(model.weights["output.weight"], layers.norm(b, x, "output_norm.weight"))
     result = _choose(b, model, key, logits, inputs)
+    result.routed += routed
     result.bytes = g.allocate(model.backend, model.host)
     return result
 
@@ -332,7 +336,7 @@ def _choose(b: Build, model: Model, key: PassKey, logits: Node, inputs: Inputs) 
         best = g.get_rows(g.reshape(logits, 1, vocab, n), g.reshape(ids, 1, n))
         total = g.sub(g.reshape(best, 1, n), g.log(g.reshape(p, 1, n)))  # logsumexp
         entropy = g.output(g.sub(total, g.sum_rows(g.mul(probabilities, logits))))
-    return Pass(key, g, inputs, processed, next_ids, logits, ids, p, entropy, next_p)
+    return Pass(key, g, inputs, processed, next_ids, logits, ids, p, entropy, next_p, [])
 
 
 def _processed_inputs(b: Build, key: PassKey, processing: Processing) -> Processed:

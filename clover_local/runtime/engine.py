@@ -306,6 +306,15 @@ class Engine:
         self._verified = list(tokens)
         return rows
 
+    def routing(self, tokens: Sequence[int], *, draft: bool = False) -> np.ndarray:
+        """The experts a verify (or draft) of tokens would use: int32 [layers, rows, experts of a row], best first.
+
+        A pass of its own, on ggml's graphs; nothing is committed. For measuring.
+        """
+        self._need(len(tokens))
+        kind = Kind.PREVIEW if draft else Kind.VERIFY
+        return self._graphs.routing(kind, tokens, self.n_past, self._drafts if draft else None)
+
     def commit(self, rows: int) -> None:
         """Commit the first `rows` tokens of the last `verify`, which no other pass may have followed."""
         if not 1 <= rows <= len(self._verified):

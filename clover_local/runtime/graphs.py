@@ -85,16 +85,34 @@ class GraphRunner:
         draft: DraftSettings | None = None,
     ) -> Rows:
         """Build the pass's graph where there is none, fill it, compute it, and queue its few numbers."""
-        n = len(tokens)
-        kv = kv_bucket(past + n, self._kv_rows, n)
-        restricted = draft is not None and self._restricted
-        one = self._pass(PassKey(kind, n, kv, response.settings, draft, restricted))
+        one = self._pass(self._key(kind, len(tokens), past, response, draft))
+        self._compute(one, tokens, past, response)
+        return self._rows(one, tokens[: one.key.first_judged] if draft is not None else ())
+
+    def _key(
+        self, kind: Kind, rows: int, past: int, response: Response, draft: DraftSettings | None
+    ) -> PassKey:
+        kv = kv_bucket(past + rows, self._kv_rows, rows)
+        return PassKey(kind, rows, kv, response.settings, draft, draft is not None and self._restricted)
+
+    def routing(
+        self, kind: Kind, tokens: Sequence[int], past: int, draft: DraftSettings | None = None
+    ) -> np.ndarray:
+        """The experts that a pass sends each row to, int32 [layers, rows, experts of a row], best first."""
+        spec, n = self._model.spec, len(tokens)
+        one = build_pass(self._model, replace(self._key(kind, n, past, Response(), draft), observed=True))
+        self._compute(one, tokens, past, Response())
+        self._model.backend.synchronize()
+        order = np.stack([download(node, np.int32).reshape(n, spec.experts) for node in one.routed])
+        one.graph.free()
+        return order[:, :, : draft.picks(spec) if draft is not None else spec.experts_used]
+
+    def _compute(self, one: Pass, tokens: Sequence[int], past: int, response: Response) -> None:
         self._fill(one, tokens, past)
         if response.settings is not None:
             self._fill_processing(one, tokens, response)
         one.graph.compute()
         one.graph.synchronize()
-        return self._rows(one, tokens[: one.key.first_judged] if draft is not None else ())
 
     def restrict(self, resident: np.ndarray | None) -> None:
         """Allow drafts only some experts; see Runner."""

@@ -115,3 +115,28 @@ def test_impossible_settings_are_refused(trained_f32: Path) -> None:
         for mask in (np.ones(3, bool), np.zeros(shape, bool)):
             with pytest.raises(ValueError, match="drafts need"):
                 engine.restrict_drafts(mask)
+
+
+def test_routing_says_whom_the_rows_are_sent_to(
+    trained_checkpoint: Path, trained_f32: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin, prompt, words = reference.load(trained_checkpoint), _ids(23, 0), _ids(8, 5)
+    seen: list[torch.Tensor] = []
+    whole = layers.router_logits
+    with _open(trained_f32) as engine, torch.no_grad():
+        engine.prefill(prompt)
+        _, state = reference.causal(twin, reference.empty_state(twin), torch.tensor([prompt]))
+        monkeypatch.setattr(layers, "router_logits", lambda p, h: seen.append(whole(p, h)) or seen[-1])
+        reference.causal(twin, state, torch.tensor([words]))
+        want = torch.stack(seen).squeeze(1).topk(twin.shape.active).indices.numpy()
+        assert np.array_equal(np.sort(engine.routing(words)), np.sort(want))
+        resident = np.random.default_rng(2).permuted(
+            np.tile(np.arange(8) < 5, (engine.spec.layers, 1)), axis=1
+        )
+        engine.restrict_drafts(resident)
+        engine.drafts = DraftSettings(1, 3)
+        routed = engine.routing([5, *[engine.spec.mask_id] * 15], draft=True)
+        assert routed.shape == (engine.spec.layers, 16, 1)
+        for layer, experts in enumerate(routed):
+            assert resident[layer][experts].all() and len(np.unique(experts)) <= 3
+        assert engine.tokens == tuple(prompt)
