@@ -9,9 +9,9 @@ from statistics import median
 
 import numpy as np
 
+from clover_local.bench.stock import Stock
 from clover_local.ggml.backend import Backend, choose_device, upload
 from clover_local.ggml.graph import Graph
-from clover_local.model.spec import Spec
 from clover_local.runtime.engine import Engine
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
@@ -23,12 +23,14 @@ PROBE_ROWS, PROBE_COLUMNS = 65536, 4096  # an F16 matrix of 512 MiB, read once p
 
 @dataclass(frozen=True)
 class Cost:
-    """One kind of pass at one number of rows. `bytes` are the weights read if routing is uniform."""
+    """One kind of pass at one number of rows. `distinct`: experts a layer that its tokens use, the mean of the
+    layers; `bytes` of weights that it reads then."""
 
-    kind: str  # plain, verify, commit, draft
+    kind: str  # plain, verify, commit, draft, or stock: llama.cpp's decoding of so many tokens
     rows: int
     milliseconds: float
     nodes: int | None
+    distinct: float | None
     bytes: int | None
 
     @property
@@ -39,33 +41,46 @@ class Cost:
 
 def measure(engine: Engine, *, seed: int = 0) -> Iterator[Cost]:
     """Time every kind of pass on random tokens after a prompt of 64; medians of seven."""
-    spec, rng = engine.spec, np.random.default_rng(seed)
-
-    def words(count: int) -> list[int]:
-        return rng.integers(0, spec.vocab, count).tolist()
-
+    spec, words = engine.spec, _words(engine, seed)
     engine.reset()
     engine.begin_response(None)
     engine.prefill(words(PROMPT))
-    yield _cost(engine, "plain", 1, _median(lambda: engine.step(words(1)[0])))
+    yield _cost(engine, "plain", words(1), _median(lambda: engine.step(words(1)[0])))
     for rows in ROWS:
         engine.reset()
         engine.prefill(words(PROMPT))
-        yield _cost(engine, "verify", rows, _median(partial(_verify, engine, words, rows)))
-        yield _cost(engine, "commit", rows, _median_commit(engine, partial(words, rows)))
+        yield _cost(engine, "verify", words(rows), _median(partial(_verify, engine, words, rows)))
+        replayed = _median_commit(engine, partial(words, rows))
+        yield Cost("commit", rows, replayed, engine.graph_nodes.get(("commit", rows)), None, None)
         if spec.mask_id is not None and spec.can_draft and rows > 1:
             block = [*words(1), *[spec.mask_id] * (rows - 1)]
-            yield _cost(engine, "draft", rows, _median(partial(engine.preview, block, draft=True)))
+            yield _cost(engine, "draft", block, _median(partial(engine.preview, block, draft=True)))
+
+
+def measure_stock(stock: Stock, engine: Engine, *, seed: int = 0) -> Iterator[Cost]:
+    """Time stock llama.cpp's decoding of several tokens at once, all of them judged, in the same way."""
+    words = _words(engine, seed)
+    for rows in ROWS:
+        stock.reset()
+        stock.prefill(words(PROMPT))
+        milliseconds = 1e3 * median([stock.verify(words(rows)) for _ in range(WARM + REPETITIONS)][WARM:])
+        yield Cost("stock", rows, milliseconds, None, None, None)
+
+
+def _words(engine: Engine, seed: int) -> Callable[[int], list[int]]:
+    rng, vocab = np.random.default_rng(seed), engine.spec.vocab
+    return lambda count: rng.integers(0, vocab, count).tolist()
 
 
 def _verify(engine: Engine, words: Callable[[int], list[int]], rows: int) -> None:
     engine.verify(words(rows))
 
 
-def _cost(engine: Engine, kind: str, rows: int, milliseconds: float) -> Cost:
-    reads = None if kind == "commit" else weight_bytes(engine, rows)
-    nodes = engine.graph_nodes.get((_GRAPHS[kind], rows))
-    return Cost(kind, rows, milliseconds, nodes, reads)
+def _cost(engine: Engine, kind: str, tokens: list[int], milliseconds: float) -> Cost:
+    routed = engine.routing(tokens, draft=kind == "draft")
+    distinct = float(np.mean([len(np.unique(layer)) for layer in routed]))
+    nodes = engine.graph_nodes.get((_GRAPHS[kind], len(tokens)))
+    return Cost(kind, len(tokens), milliseconds, nodes, distinct, weight_bytes(engine, len(tokens), distinct))
 
 
 def _median(run: Callable[[], object]) -> float:
@@ -91,12 +106,9 @@ def _median_commit(engine: Engine, words: Callable[[], list[int]]) -> float:
     return 1e3 * median(spent)
 
 
-def weight_bytes(engine: Engine, rows: int) -> int:
-    """Bytes of weights a pass of so many rows reads when every expert is as likely as any other.
-
-    Dense matrices once, embeddings one row each, and of E experts with k used the expected number of distinct
-    ones, E * (1 - (1 - k / E) ** rows).
-    """
+def weight_bytes(engine: Engine, rows: int, distinct: float) -> int:
+    """Bytes of weights that a pass of so many rows reads: dense matrices once, embeddings one row each, and of
+    every layer's experts the `distinct` ones."""
     spec = engine.spec
     dense = experts = 0
     for name, tensor in engine.file.tensors.items():
@@ -106,12 +118,7 @@ def weight_bytes(engine: Engine, rows: int) -> int:
             dense += rows * tensor.nbytes // spec.vocab
         else:
             dense += tensor.nbytes
-    return dense + round(experts * distinct_experts(spec, rows) / spec.experts)
-
-
-def distinct_experts(spec: Spec, rows: int) -> float:
-    """Expected distinct experts of a layer when every row picks its own uniformly."""
-    return spec.experts * (1.0 - (1.0 - spec.experts_used / spec.experts) ** rows)
+    return dense + round(experts * distinct / spec.experts)
 
 
 def read_bandwidth(device: str | None, threads: int | None) -> float:

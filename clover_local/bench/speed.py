@@ -35,6 +35,7 @@ class Test:
     size: int
     mode: Mode = "plain"
     stock: bool = False
+    profile: str = ""  # whose acceptance is simulated
 
     @property
     def name(self) -> str:
@@ -111,8 +112,8 @@ class Bench:
     workload: Workload
     settings: Settings
     stock: Stock | None = None
-    profile: Profile | None = None
-    policies: dict[Mode, Policy] = field(default_factory=dict)  # one per mode, so that it goes on learning
+    profiles: tuple[Profile, ...] = ()
+    policies: dict[Test, Policy] = field(default_factory=dict)  # one per test, so that it goes on learning
     written: list[tuple[int, ...]] = field(default_factory=list)  # what plain answered last, for stock
 
     def run(self, tests: Sequence[Test], repetitions: int) -> Iterator[tuple[int, Test, Sample]]:
@@ -122,7 +123,7 @@ class Bench:
             for test in order:
                 yield repetition, test, self.measure(test, repetition)
             if repetition:  # stock needs plain's tokens of the warm-up round before it may go first
-                order = [*order[1:], order[0]]
+                order = [*order[1:], *order[:1]]
 
     def measure(self, test: Test, seed: int = 0) -> Sample:
         """Run one test once."""
@@ -142,8 +143,8 @@ class Bench:
         settings = replace(
             self.settings, mode=test.mode, max_tokens=test.size, ignore_stop=self.workload.random
         )
-        policy = self._policy(test.mode)
-        driver, written, stats = self._driver(seed), [], []
+        policy = self._policy(test)
+        driver, written, stats = self._driver(test, seed), [], []
         for prompt in self.workload.prompts:
             self.engine.reset()
             ids: list[int] = []
@@ -158,19 +159,21 @@ class Bench:
         whole = total(stats)
         return Sample(whole.decoded, whole.seconds, whole)
 
-    def _policy(self, mode: Mode) -> Policy:
-        """The mode's policy, which measured its passes before its first answer as every model's does."""
-        if mode not in self.policies:
-            policy = self.policies[mode] = Policy()
-            if mode == "self" and self.settings.policy == "auto":
+    def _policy(self, test: Test) -> Policy:
+        """The test's policy, which measured its passes before its first answer as every model's does."""
+        if test not in self.policies:
+            policy = self.policies[test] = Policy()
+            if test.mode == "self" and self.settings.policy == "auto":
                 self.engine.reset()
                 calibrate(self.engine, policy.costs)
-        return self.policies[mode]
+        return self.policies[test]
 
-    def _driver(self, seed: int) -> Engine:
-        if self.profile is None:
+    def _driver(self, test: Test, seed: int) -> Engine:
+        """The engine, or random words in its place where acceptance is simulated (in plain, anybody's)."""
+        if not self.profiles:
             return self.engine
-        return SimulatedAcceptance(self.engine, self.profile, vocab=self.engine.spec.vocab, seed=seed)
+        profile = next((one for one in self.profiles if one.name == test.profile), self.profiles[0])
+        return SimulatedAcceptance(self.engine, profile, vocab=self.engine.spec.vocab, seed=seed)
 
     def _replay(self, test: Test) -> Sample:
         stock, seconds, count = self._baseline(), 0.0, 0
@@ -186,15 +189,25 @@ class Bench:
         return self.stock
 
 
-def tests(prompt_sizes: Sequence[int], predict: int, modes: Sequence[Mode], *, stock: bool) -> list[Test]:
-    """What to run, in the order of the table. Stock's answer test needs plain's tokens, so plain is there."""
+def tests(
+    prompt_sizes: Sequence[int],
+    predict: int,
+    modes: Sequence[Mode],
+    *,
+    stock: bool,
+    profiles: Sequence[str] = (),
+) -> list[Test]:
+    """What to run, in the order of the table; `self` once per profile.
+
+    Stock's answer test needs plain's tokens, so plain is there.
+    """
     parties = (True, False) if stock else (False,)
     found = [Test("pp", size, stock=party) for size in prompt_sizes if size for party in parties]
     if predict:
         wanted = modes if "plain" in modes else ("plain", *modes)
-        found += [
-            Test("tg", predict, mode) for mode in sorted(wanted, key=("plain", "self", "denoise").index)
-        ]
+        for mode in sorted(wanted, key=("plain", "self", "denoise").index):
+            names = profiles if mode == "self" and profiles else ("",)
+            found += [Test("tg", predict, mode, profile=name) for name in names]
         if stock:
             found.append(Test("tg", predict, stock=True))
     return found
@@ -214,7 +227,7 @@ def collect(
 
 def baselines(results: dict[Test, Result], test: Test) -> tuple[Result | None, Result | None]:
     """The stock and the plain result a test is held against; None for itself and for what was not run."""
-    stock = results.get(replace(test, mode="plain", stock=True))
-    plain = results.get(replace(test, mode="plain", stock=False)) if test.kind == "tg" else None
+    stock = results.get(replace(test, mode="plain", stock=True, profile=""))
+    plain = results.get(replace(test, mode="plain", stock=False, profile="")) if test.kind == "tg" else None
     own = results.get(test)
     return (None if stock is own else stock), (None if plain is own else plain)

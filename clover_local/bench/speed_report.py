@@ -1,22 +1,22 @@
 """The speed bench as text: llama-bench's columns first, then what only drafting has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from clover_local.bench.costs import Cost, distinct_experts
+from clover_local.bench.costs import Cost
 from clover_local.bench.render import number, percent, table
 from clover_local.bench.speed import Result, Test, baselines
-from clover_local.model.spec import Spec
 
 MODE_ORDER = ("plain", "self", "denoise")
-COST_KINDS = ("plain", "draft", "verify", "commit")
+COST_KINDS = ("stock", "plain", "draft", "verify", "commit")
 
 
 def rows(about: Mapping[str, Any], results: dict[Test, Result]) -> list[dict[str, Any]]:
     """One flat row per test. Names and units follow llama-bench where it has the same figure."""
     order = sorted(
-        results, key=lambda test: (test.kind, test.size, not test.stock, MODE_ORDER.index(test.mode))
+        results,
+        key=lambda test: (test.kind, test.size, not test.stock, MODE_ORDER.index(test.mode)),
     )
     return [_row(about, test, results[test], results) for test in order]
 
@@ -32,9 +32,7 @@ def _row(about: Mapping[str, Any], test: Test, result: Result, results: dict[Tes
         "test": test.name,
         "mode": test.mode if test.kind == "tg" else "prompt",
         "workload": about["workload"] if test.kind == "tg" else "random tokens",
-        "simulated_acceptance": about["simulated_acceptance"]
-        if not test.stock and test.mode == "self"
-        else None,
+        "simulated_acceptance": about["profiles"].get(test.profile),
         "n_prompt": test.size if test.kind == "pp" else 0,
         "n_gen": test.size if test.kind == "tg" else 0,
         "avg_ns": round(mean(nanoseconds)),
@@ -78,7 +76,8 @@ def markdown(about: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> st
     lines = []
     for row in found:
         mode = "" if row["n_prompt"] else f" {row['mode']}"
-        simulated = " (simulated acceptance)" if row["simulated_acceptance"] else ""
+        name = (row["simulated_acceptance"] or "").partition(" ")[0]
+        simulated = f", {name} (simulated acceptance)" if name else ""
         lines.append(
             [
                 f"{row['test']}{mode}{simulated}",
@@ -93,7 +92,7 @@ def markdown(about: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> st
                 or "–",
             ]
         )
-    return f"{_title(about)}\n\n{table(head, lines)}"
+    return f"{_title(about)}\n\n{table(head, lines)}" if lines else _title(about)
 
 
 def _title(about: Mapping[str, Any]) -> str:
@@ -105,22 +104,28 @@ def _title(about: Mapping[str, Any]) -> str:
     ]
     if about["simulated_acceptance"]:
         lines.append(f"simulated acceptance: {about['simulated_acceptance']}")
+    if about["drafts"]:
+        lines.append(f"drafts: {about['drafts']}")
     if about["note"]:
         lines.append(f"note: {about['note']}")
     return "\n".join(lines)
 
 
-def cost_rows(costs: Sequence[Cost], spec: Spec, bandwidth: float | None) -> list[dict[str, Any]]:
-    """One flat row per pass; bytes and the share of the memory's bandwidth assume uniform routing."""
-    plain = next((cost.milliseconds for cost in costs if cost.kind == "plain"), None)
+def cost_rows(costs: Sequence[Cost], bandwidth: float | None) -> list[dict[str, Any]]:
+    """One flat row per pass, with the share of the memory's bandwidth that reading its weights takes."""
+    plain, stock = (
+        next((cost.milliseconds for cost in costs if (cost.kind, cost.rows) == (kind, 1)), None)
+        for kind in ("plain", "stock")
+    )
     return [
         {
             "kind": cost.kind,
             "rows": cost.rows,
             "ms": cost.milliseconds,
             "plain_steps": cost.milliseconds / plain if plain else None,
+            "stock_steps": cost.milliseconds / stock if stock else None,
             "nodes": cost.nodes,
-            "distinct_experts": None if cost.bytes is None else distinct_experts(spec, cost.rows),
+            "distinct_experts": cost.distinct,
             "bytes": cost.bytes,
             "gb_per_s": cost.gigabytes_per_second,
             "bandwidth_share": _share_of(cost.gigabytes_per_second, bandwidth),
@@ -136,34 +141,32 @@ def _share_of(reached: float | None, bandwidth: float | None) -> float | None:
 def cost_markdown(found: Sequence[Mapping[str, Any]], bandwidth: float | None) -> str:
     """Milliseconds by kind and rows, and the bytes a pass reads beside what the memory can give."""
     by_place = {(row["kind"], row["rows"]): row for row in found}
-    rows_seen = sorted({row["rows"] for row in found})
-    milliseconds = [
-        [
-            f"{kind}, ms (plain steps)",
-            *(_cell(by_place.get((kind, n))) for n in rows_seen),
-        ]
-        for kind in COST_KINDS
-    ]
-    nodes = [
-        [f"{kind}, nodes", *(str((by_place.get((kind, n)) or {}).get("nodes") or "–") for n in rows_seen)]
-        for kind in COST_KINDS
-    ]
-    verify = [by_place.get(("verify", n)) or {} for n in rows_seen]
-    reads = [
-        ["distinct experts a layer", *(number(row.get("distinct_experts")) for row in verify)],
-        ["weights read, MB", *(number(_mega(row.get("bytes"))) for row in verify)],
-        ["verify reads, GB/s", *(number(row.get("gb_per_s")) for row in verify)],
-        ["of the memory's bandwidth", *(percent(row.get("bandwidth_share")) for row in verify)],
-    ]
-    text = table(["rows", *map(str, rows_seen)], [*milliseconds, *nodes, *reads])
+    counts, kinds = sorted({row["rows"] for row in found}), {row["kind"] for row in found}
+    unit = "stock" if "stock" in kinds else "plain"
+
+    def line(kind: str, name: str, cell: Callable[[Mapping[str, Any]], str]) -> list[str]:
+        cells = (by_place.get((kind, rows)) for rows in counts)
+        return [f"{kind}, {name}", *("–" if row is None else cell(row) for row in cells)]
+
+    def milliseconds(row: Mapping[str, Any]) -> str:
+        return f"{number(row['ms'], 2)} ({number(row[f'{unit}_steps'], 2)})"
+
+    lines = [line(kind, f"ms ({unit} steps)", milliseconds) for kind in COST_KINDS if kind in kinds]
+    for kind in ("verify", "draft"):
+        if kind in kinds:
+            lines += [
+                line(kind, "nodes", lambda row: str(row["nodes"] or "–")),
+                line(kind, "experts a layer", lambda row: number(row["distinct_experts"])),
+                line(kind, "weights read, MB", lambda row: number(_mega(row["bytes"]))),
+                line(kind, "GB/s", lambda row: number(row["gb_per_s"])),
+                line(kind, "of the bandwidth", lambda row: percent(row["bandwidth_share"])),
+            ]
     speed = f"{bandwidth:,.1f} GB/s" if bandwidth else "not measured"
+    text = table(["rows", *map(str, counts)], lines)
     return (
-        f"{text}\n\nBytes assume uniform routing; memory bandwidth (an F16 matrix-vector product): {speed}."
+        f"{text}\n\nExperts are those that the random tokens of one pass use; memory bandwidth "
+        f"(an F16 matrix-vector product): {speed}."
     )
-
-
-def _cell(row: Mapping[str, Any] | None) -> str:
-    return "–" if row is None else f"{number(row['ms'], 2)} ({number(row['plain_steps'], 2)})"
 
 
 def _mega(value: int | None) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clover_local.api import Model
-from clover_local.bench import costs, machine, options, profiles, render, speed, speed_report
+from clover_local.bench import cost_run, costs, machine, options, profiles, speed, speed_report
 from clover_local.bench.simulate import Recorder
 from clover_local.bench.stock import Stock
 from clover_local.decoding.generate import generate
@@ -30,17 +30,14 @@ SECOND_COPY = 1.1  # times the file's size that must be free on a GPU for the ba
 def run(args: argparse.Namespace) -> int:
     """Measure and print; see `clover bench speed --help`."""
     path = options.model_path(args)
-    profile = profiles.load(args.accept_profile) if args.accept_profile else None
-    _check(args, profile)
+    simulated = tuple(map(profiles.load, args.accept_profile))
+    _check(args, simulated)
     with ExitStack() as stack:
         engine, model = _open(args, path)
         stack.callback(engine.close)
-        if args.costs:
-            _print_costs(args, engine)
-            return 0
-        workload = _workload(args, engine, model, profile)
-        bench = speed.Bench(engine, workload, _settings(args), profile=profile)
-        notes = []
+        workload = _workload(args, engine, model, simulated)
+        bench = speed.Bench(engine, workload, _settings(args), profiles=simulated)
+        notes = [engine.note or ""]
         if not args.no_stock:
             bench.stock, why = _stock(args, path, engine)
             notes.append(why)
@@ -49,26 +46,28 @@ def run(args: argparse.Namespace) -> int:
         modes: tuple[Mode, ...] = args.mode if engine.spec.can_draft else ("plain",)
         if modes != args.mode:
             notes.append("the file holds no preview weights, so it runs one token at a time")
-        tests = speed.tests(args.n_prompt, args.n_gen, modes, stock=bench.stock is not None)
+        names = [one.name for one in simulated]
+        tests = speed.tests(args.n_prompt, args.n_gen, modes, stock=bench.stock is not None, profiles=names)
         results = speed.collect(bench.run(tests, args.repetitions), _progress(args.repetitions, len(tests)))
-        about = _about(args, engine, path, workload, profile, notes)
+        about = _about(args, engine, path, workload, simulated, notes)
         if args.record_profile:
             _record(args, bench, about)
-    _print_tests(args.output, about, speed_report.rows(about, results))
+        passes = cost_run.measured(args, engine, bench.stock) if args.costs else None
+    cost_run.print_report(args.output, about, speed_report.rows(about, results), passes)
     return 0
 
 
-def _check(args: argparse.Namespace, profile: profiles.Profile | None) -> None:
+def _check(args: argparse.Namespace, simulated: Sequence[profiles.Profile]) -> None:
     checks = (
         (args.repetitions >= 1, "--repetitions must be at least 1"),
         (args.n_gen >= 0 and all(n >= 0 for n in args.n_prompt), "--n-prompt and --n-gen cannot be negative"),
         (args.n_gen != 1, "--n-gen must be at least 2: the first token belongs to the prompt"),
         (
-            profile is None or "denoise" not in args.mode,
+            not simulated or "denoise" not in args.mode,
             "--accept-profile simulates self-speculation, so it cannot be used with --mode denoise",
         ),
         (
-            profile is None or args.record_profile is None,
+            not simulated or args.record_profile is None,
             "--record-profile needs real drafts, so it cannot be used with --accept-profile",
         ),
     )
@@ -104,12 +103,12 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _workload(
-    args: argparse.Namespace, engine: Engine, model: Model | None, profile: profiles.Profile | None
+    args: argparse.Namespace, engine: Engine, model: Model | None, simulated: Sequence[profiles.Profile]
 ) -> speed.Workload:
     """The prompts that are answered: random tokens where the text means nothing, problems elsewhere."""
     wanted = args.set
     if wanted == "auto":
-        meaningless = profile is not None or model is None
+        meaningless = bool(simulated) or model is None
         wanted = "math500" if args.data else "random" if meaningless else "demo"
     if wanted == "random":
         if args.record_profile:
@@ -154,7 +153,8 @@ def _progress(repetitions: int, tests: int) -> Callable[[int, speed.Test, speed.
         if not live:
             return
         party = "llama.cpp" if test.stock else test.mode if test.kind == "tg" else "clover"
-        what = f"{test.name} {party} {sample.speed:,.1f} t/s" if repetition else "warming up"
+        name = f"{party} {test.profile}".rstrip()
+        what = f"{test.name} {name} {sample.speed:,.1f} t/s" if repetition else "warming up"
         left = (repetitions + 1) * tests - done
         print(f"\r\x1b[K{what}, {left} to go" if left else "\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -182,7 +182,7 @@ def _about(
     engine: Engine,
     path: Path,
     workload: speed.Workload,
-    profile: profiles.Profile | None,
+    simulated: Sequence[profiles.Profile],
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """What llama-bench's columns say about a run, and what ours add."""
@@ -209,29 +209,19 @@ def _about(
             "draft_budget": args.draft_budget,
             "policy": args.policy,
         },
-        "simulated_acceptance": f"{profile.name} ({profile.note})" if profile else None,
+        "profiles": {one.name: f"{one.name} ({one.note})" for one in simulated},
+        "simulated_acceptance": "; ".join(f"{one.name} ({one.note})" for one in simulated) or None,
+        "drafts": _drafts(engine),
         "note": "; ".join(note for note in notes if note),
         "versions": machine.versions(),
     }
 
 
-def _print_tests(output: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    if output == "md":
-        print(speed_report.markdown(about, rows))
-    elif output == "json":
-        print(render.as_json({"clover_bench_speed": 1, **about, "tests": rows}))
-    else:
-        print(render.as_jsonl(rows) if output == "jsonl" else render.as_csv(rows))
-
-
-def _print_costs(args: argparse.Namespace, engine: Engine) -> None:
-    found = list(costs.measure(engine))
-    bandwidth = costs.read_bandwidth(args.device, args.threads or default_threads())
-    rows = speed_report.cost_rows(found, engine.spec, bandwidth)
-    if args.output == "md":
-        print(f"**{engine.spec.name}** on {engine.device_name}\n")
-        print(speed_report.cost_markdown(rows, bandwidth))
-    elif args.output == "json":
-        print(render.as_json({"clover_bench_costs": 1, "bandwidth_gb_per_s": bandwidth, "passes": rows}))
-    else:
-        print(render.as_jsonl(rows) if args.output == "jsonl" else render.as_csv(rows))
+def _drafts(engine: Engine) -> str:
+    """Draft settings that are not the model's own, in words."""
+    drafts = engine.drafts
+    parts = (
+        (drafts.experts_used, "experts a row"),
+        (drafts.budget, "experts a layer"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in parts if count is not None)

@@ -34,7 +34,7 @@ class Stock:
             raise CloverError(f"stock llama.cpp cannot make a context for {path}: {_reason()}")
         self.vocab: int = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
         self._batch = llama.llama_batch_init(BATCH, 0, 1)
-        self.n_past = 0
+        self.n_past, self._judged = 0, 1
 
     def __enter__(self) -> "Stock":
         return self
@@ -60,16 +60,23 @@ class Stock:
         """Decode one token; returns seconds."""
         return self._decode([token])
 
-    def logits(self) -> np.ndarray:
-        """Logits [vocab] of the last token decoded, float32; valid until the next call."""
-        return np.ctypeslib.as_array(llama.llama_get_logits_ith(self._context, -1), (self.vocab,))
+    def verify(self, tokens: Sequence[int]) -> float:
+        """Decode up to 512 tokens with the logits of all of them; returns seconds."""
+        return self._decode(tokens, every=True)
 
-    def _decode(self, tokens: Sequence[int]) -> float:
+    def logits(self) -> np.ndarray:
+        """Logits [rows, vocab] of the last call, float32: of all tokens after `verify`, else of the last one.
+
+        Valid until the next call.
+        """
+        return np.ctypeslib.as_array(llama.llama_get_logits(self._context), (self._judged, self.vocab))
+
+    def _decode(self, tokens: Sequence[int], *, every: bool = False) -> float:
         batch, last = self._batch, len(tokens) - 1
-        batch.n_tokens = len(tokens)
+        batch.n_tokens, self._judged = len(tokens), len(tokens) if every else 1
         for i, token in enumerate(tokens):
             batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, self.n_past + i, 1
-            batch.seq_id[i][0], batch.logits[i] = 0, i == last
+            batch.seq_id[i][0], batch.logits[i] = 0, every or i == last
         began = time.perf_counter()
         code = llama.llama_decode(self._context, batch)
         llama.llama_synchronize(self._context)

@@ -120,11 +120,17 @@ def _speed_arguments(parser: argparse.ArgumentParser) -> None:
     add("-r", "--repetitions", type=int, default=5, metavar="N", help="repetitions (default: 5)")
     add("--mode", type=_modes, default=("plain", "self"), metavar="A,B", help="default: plain,self")
     add("--no-stock", action="store_true", help="leave stock llama.cpp out")
-    add("--costs", action="store_true", help="print what every pass costs instead")
+    add(
+        "--costs",
+        action="store_true",
+        help="measure what every pass costs too, and print it (-p 0 -n 0: only)",
+    )
     add(
         "--accept-profile",
-        metavar="NAME|FILE",
-        help="simulate acceptance for a model of random weights: math, code, prose, none or a recorded file",
+        type=_names,
+        default=(),
+        metavar="A,B",
+        help="simulate acceptance for a model of random weights: math, code, prose, none or recorded files",
     )
     add("--record-profile", type=Path, metavar="FILE", help="record how this model's drafts fare")
     add(

@@ -50,15 +50,15 @@ def test_stock_computes_what_we_compute(engine: Engine, synthetic: Path) -> None
     assert rows is not None
     with Stock(synthetic, n_ctx=512, threads=1, gpu=None) as stock:
         assert stock.prefill(tokens) > 0
-        ours, theirs = rows.logits()[-1], stock.logits()
+        ours, theirs = rows.logits()[-1], stock.logits()[-1]
         told = np.isfinite(ours)  # all but the mask token
         assert told.sum() == engine.spec.vocab - 1
         np.testing.assert_array_equal(ours[told], theirs[told])
         stock.step(7)
-        np.testing.assert_array_equal(engine.step(7).logits()[-1][told], stock.logits()[told])
+        np.testing.assert_array_equal(engine.step(7).logits()[-1][told], stock.logits()[-1][told])
         stock.reset()
         stock.prefill(tokens)
-        np.testing.assert_array_equal(ours[told], stock.logits()[told])
+        np.testing.assert_array_equal(ours[told], stock.logits()[-1][told])
 
 
 def test_stock_refuses_with_a_reason(tmp_path: Path) -> None:
@@ -155,7 +155,16 @@ def test_simulated_acceptance_says_so(synthetic: Path, capsys: pytest.CaptureFix
     assert next(row for row in found["tests"] if row["mode"] == "plain")["simulated_acceptance"] is None
     argv = ["bench", "speed", str(synthetic), "-t", "1", "-p", "0", "-n", "4", "-r", "1", "--no-stock"]
     assert cli.main([*argv, "--accept-profile", "math", "--device", "cpu"]) == 0
-    assert "self (simulated acceptance)" in capsys.readouterr().out
+    assert "self, math (simulated acceptance)" in capsys.readouterr().out
+
+
+def test_one_run_simulates_several_profiles(synthetic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = bench(capsys, synthetic, "--accept-profile", "code,none", "--policy", "always", "-n", "100")
+    own = {row["simulated_acceptance"].split()[0]: row for row in found["tests"] if row["mode"] == "self"}
+    assert own["code"]["tokens_per_round"] > 5 > own["none"]["tokens_per_round"] == 1.0
+    assert all(row["times_stock"] > 0 and row["times_plain"] > 0 for row in own.values())
+    others = [row for row in found["tests"] if row["mode"] != "self"]
+    assert len(others) == 4 and all(row["simulated_acceptance"] is None for row in others)
 
 
 def test_a_profile_is_recorded_and_played(
@@ -181,29 +190,38 @@ def test_costs_name_every_pass_and_what_it_reads(
 ) -> None:
     monkeypatch.setattr(costs, "ROWS", (1, 4, 8))
     monkeypatch.setattr(costs, "PROBE_ROWS", 4096)
-    found = bench(capsys, synthetic, "--costs")
+    found = bench(capsys, synthetic, "--costs", "--draft-budget", "4")
+    assert {row["test"] for row in found["tests"]} == {"pp40", "tg24"}, "the tests run as well"
     table = {(row["kind"], row["rows"]): row for row in found["passes"]}
     assert set(table) == {
         ("plain", 1),
-        *((kind, rows) for kind in ("verify", "commit") for rows in (1, 4, 8)),
+        *((kind, rows) for kind in ("verify", "commit", "stock") for rows in (1, 4, 8)),
         ("draft", 4),
         ("draft", 8),
     }
-    assert all(row["ms"] > 0 and row["nodes"] > 10 for row in table.values())
+    assert all(row["ms"] > 0 for row in table.values())
+    assert all((row["nodes"] or 0) > 10 for (kind, _), row in table.items() if kind != "stock")
+    assert table["stock", 1]["stock_steps"] == table["plain", 1]["plain_steps"] == 1.0
     assert found["bandwidth_gb_per_s"] > 0.1
-    assert table["plain", 1]["bytes"] < table["verify", 8]["bytes"]
-    assert cli.main(["bench", "speed", str(synthetic), "--device", "cpu", "-t", "1", "--costs"]) == 0
+    assert table["verify", 1]["distinct_experts"] == 2 < table["verify", 8]["distinct_experts"] <= 8
+    assert table["draft", 8]["distinct_experts"] <= 4 and "4 experts a layer" in found["drafts"]
+    assert table["plain", 1]["bytes"] < table["draft", 8]["bytes"] < table["verify", 8]["bytes"]
+    assert table["verify", 8]["gb_per_s"] == pytest.approx(
+        table["verify", 8]["bytes"] / table["verify", 8]["ms"] / 1e6
+    )
+    only = ["-p", "0", "-n", "0", "--costs", "--no-stock"]
+    assert cli.main(["bench", "speed", str(synthetic), "--device", "cpu", "-t", "1", *only]) == 0
     assert "draft, ms (plain steps)" in capsys.readouterr().out
 
 
 def test_bytes_of_a_pass_count_each_expert_once(engine: Engine) -> None:
     spec = engine.spec
-    assert costs.distinct_experts(spec, 1) == pytest.approx(spec.experts_used)
-    assert costs.distinct_experts(spec, 1000) == pytest.approx(spec.experts)
     everything = sum(t.nbytes for t in engine.file.tensors.values())
     embedding = engine.file.tensors["token_embd.weight"].nbytes
-    many = costs.weight_bytes(engine, 32)
-    assert many == pytest.approx(everything - embedding + 32 * embedding / spec.vocab, rel=0.01)
+    whole = costs.weight_bytes(engine, 32, spec.experts)
+    assert whole == pytest.approx(everything - embedding + 32 * embedding / spec.vocab, rel=0.01)
+    experts = sum(t.nbytes for name, t in engine.file.tensors.items() if "_exps" in name)
+    assert whole - costs.weight_bytes(engine, 32, spec.experts / 2) == pytest.approx(experts / 2, abs=1)
 
 
 def test_wrong_calls_are_sentences(
@@ -228,15 +246,19 @@ def test_wrong_calls_are_sentences(
         assert part in captured.err
 
 
-def test_cost_rows_are_in_plain_steps(engine: Engine) -> None:
+def test_cost_rows_are_in_plain_steps_and_in_stocks() -> None:
     rows = speed_report.cost_rows(
-        [costs.Cost("plain", 1, 2.0, 10, 4_000_000), costs.Cost("verify", 8, 3.0, 10, 9_000_000)],
-        engine.spec,
+        [
+            costs.Cost("plain", 1, 2.0, 10, 2.0, 4_000_000),
+            costs.Cost("verify", 8, 3.0, 10, 6.0, 9_000_000),
+            costs.Cost("stock", 1, 4.0, None, None, None),
+        ],
         6.0,
     )
-    assert [row["plain_steps"] for row in rows] == [1.0, 1.5]
-    assert [row["gb_per_s"] for row in rows] == [2.0, 3.0]
-    assert [row["bandwidth_share"] for row in rows] == [pytest.approx(1 / 3), 0.5]
+    assert [row["plain_steps"] for row in rows] == [1.0, 1.5, 2.0]
+    assert [row["stock_steps"] for row in rows] == [0.5, 0.75, 1.0]
+    assert [row["gb_per_s"] for row in rows] == [2.0, 3.0, None]
+    assert [row["bandwidth_share"] for row in rows] == [pytest.approx(1 / 3), 0.5, None]
 
 
 def test_a_synthetic_model_is_what_it_says(

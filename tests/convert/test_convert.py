@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clover_local.bench.stock import Stock
 from clover_local.convert import convert
 from clover_local.convert import plan as planning
 from clover_local.convert.plan import Plan
@@ -13,7 +14,6 @@ from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.quantize import dequantize, quantize
 from clover_local.model.spec import Spec
 from tests.convert import made
-from tests.stock import Stock
 
 
 def tensor(file: GgufFile, name: str) -> np.ndarray:
@@ -95,21 +95,23 @@ def test_stock_llama_writes_the_recorded_text(trained_f32: Path, shared: Path) -
     """Greedy ids of another engine on the same checkpoint, by stock llama.cpp on our file."""
     recorded = json.loads((shared / "oracle/clover-10m.results.json").read_text())
     for case in recorded["cases"]:
-        stock = Stock(trained_f32)
-        logits, ids = stock.decode(case["prompt_ids"])[-1], []
-        for _ in case["plain_ids"]:
-            logits[1505] = -np.inf  # the release never writes the mask token
-            ids.append(int(logits.argmax()))
-            logits = stock.decode(ids[-1:])[-1]
-        stock.close()
+        ids: list[int] = []
+        with Stock(trained_f32, n_ctx=1024, threads=2, gpu=None) as stock:
+            stock.prefill(case["prompt_ids"])
+            for _ in case["plain_ids"]:
+                logits = stock.logits()[-1].copy()
+                logits[1505] = -np.inf  # the release never writes the mask token
+                ids.append(int(logits.argmax()))
+                stock.step(ids[-1])
         assert ids == case["plain_ids"]
 
 
 @pytest.mark.parametrize("recipe", ["int4", "fit16", "q8", "f16"])
 def test_every_recipe_runs_in_stock_llama(recipe: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    stock = Stock(done(tiny_checkpoint, tmp_path / "out.gguf", recipe=recipe))
-    logits = stock.decode([1, 2, 3])
-    stock.close()
+    path = done(tiny_checkpoint, tmp_path / "out.gguf", recipe=recipe)
+    with Stock(path, n_ctx=64, threads=2, gpu=None) as stock:
+        stock.verify([1, 2, 3])
+        logits = stock.logits().copy()
     assert np.isfinite(logits).all() and logits.std() > 0
 
 

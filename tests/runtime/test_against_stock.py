@@ -5,28 +5,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clover_local.bench.stock import Stock
 from clover_local.runtime.engine import Engine
-from tests.stock import THREADS, Stock
 
+THREADS = 2
 ROWS = (5, 1, 2, 4, 8, 16, 32, 3, 1)
 
 
 @pytest.mark.parametrize("model", ["tiny_f32", "tiny_int4", "trained_f32", "trained_int4"])
 def test_causal_logits_are_bit_equal(model: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(model)
-    stock = Stock(path)
-    with Engine.open(path, n_ctx=1024, threads=THREADS, device="cpu") as engine:
+    with (
+        Stock(path, n_ctx=1024, threads=THREADS, gpu=None) as stock,
+        Engine.open(path, n_ctx=1024, threads=THREADS, device="cpu") as engine,
+    ):
         random = np.random.default_rng(0)
         others = np.arange(engine.spec.vocab) != engine.spec.mask_id
         for rows in ROWS:
             tokens = random.integers(0, engine.spec.vocab, rows).tolist()
-            theirs = stock.decode(tokens)
+            stock.verify(tokens)
+            theirs = stock.logits()
             judged = engine.verify(tokens)
             ours = judged.logits()
             assert np.abs(ours - theirs)[:, others].max() == 0, f"{rows} rows"
             assert judged.ids.tolist() == np.where(others, theirs, -np.inf).argmax(1).tolist()
             engine.commit(rows)
-    stock.close()
 
 
 def test_choice_numbers_are_those_of_the_logits(trained_f32: Path) -> None:
