@@ -74,7 +74,7 @@ class SimulatedAcceptance(Between):
     def __init__(self, engine: Engine, profile: Profile, *, vocab: int, seed: int = 0) -> None:
         super().__init__(engine)
         self._profile = profile
-        self._rng = np.random.default_rng([seed, len(profile.name)])  # not the generator of random prompts
+        self._rng = np.random.default_rng([seed, 35])  # not the generator of random prompts
         mask = engine.spec.mask_id
         forbidden = [*engine.spec.eos_ids, *([] if mask is None else [mask])]
         self._free = np.setdiff1d(np.arange(vocab, dtype=np.int32), forbidden)
