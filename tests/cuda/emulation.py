@@ -3,6 +3,7 @@
 import ctypes as C
 import functools
 import hashlib
+import mmap
 import shutil
 import subprocess
 import tempfile
@@ -99,3 +100,24 @@ class Emulator:
             offset = start - raw.ctypes.data
             outside = np.concatenate([raw[:offset], raw[offset + self._sizes[start] :]])
             assert (outside == 0xA5).all()
+
+
+class FencedEmulator(Emulator):
+    """Every allocation ends where memory does: reading or writing a byte behind it kills the process.
+
+    `short` is taken off each allocation of exactly `of` bytes, to see that it does.
+    """
+
+    def __init__(self, short: int = 0, of: int = -1) -> None:
+        super().__init__()
+        self._short, self._of = short, of
+        self._maps: list[mmap.mmap] = []
+        self._protect = C.CDLL(None, use_errno=True).mprotect
+
+    def alloc(self, nbytes: int) -> int:
+        size = -(-(nbytes - self._short * (nbytes == self._of)) // 16) * 16  # kernels load 16 bytes at a time
+        room = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._maps.append(mmap.mmap(-1, room + mmap.PAGESIZE))
+        start = C.addressof(C.c_char.from_buffer(self._maps[-1]))
+        assert self._protect(C.c_void_p(start + room), C.c_size_t(mmap.PAGESIZE), 0) == 0
+        return start + room - size

@@ -54,6 +54,16 @@ MIXED = {
     "token_embd": "q8_0",
     "": "q6_k",
 }
+FIT16 = {
+    "down_exps": "q3_k",
+    "_exps": "q2_k",
+    "_shexp": "q6_k",
+    "token_embd": "q4_k",
+    "output.weight": "q4_k",
+    "ssm_alpha": "f32",
+    "ssm_beta": "f32",
+    "": "q5_k",
+}
 """Recipes: the first key a tensor's name contains gives its type; vectors and the router stay f32."""
 
 
