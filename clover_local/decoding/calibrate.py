@@ -7,7 +7,7 @@ from clover_local.decoding.costs import CostKind, Costs
 from clover_local.decoding.engine import Engine
 
 # The most important first. Plain steps are missing: they move the state, and an answer begins with two of them.
-_MEASURED: tuple[tuple[CostKind, int], ...] = (
+MEASURED: tuple[tuple[CostKind, int], ...] = (
     ("draft", 4),
     ("verify", 4),
     ("draft", 16),
@@ -28,7 +28,7 @@ def calibrate(
     mask, start = engine.spec.mask_id, clock()
     assert mask is not None, "a model that can draft has a mask token"
     engine.begin_response(engine.spec.processing)  # the graphs of answers differ with their processing
-    for kind, rows in _MEASURED:
+    for kind, rows in MEASURED:
         if engine.n_past + rows > engine.n_ctx or clock() - start > seconds:
             return
         for repetition in range(3):

@@ -4,7 +4,7 @@ Every number is learned while running: what passes cost here, how often a draft 
 how far drafts have reached lately. Nothing here changes the text under exact acceptance, only its speed.
 """
 
-from collections import deque
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 from clover_local.decoding.acceptance import Acceptance
 from clover_local.decoding.costs import MAX_ROWS, Costs
 from clover_local.decoding.drafts import Draft
+from clover_local.decoding.guard import Guard
 
 WIDTHS = (4, 8, 16, 32)
 VERIFY_ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # few shapes: each is a graph to build and a cost to learn
@@ -55,72 +56,89 @@ class Always:
 
 
 class Policy:
-    """Chooses the round with the best expected rate, and bounds what trying may cost.
+    """Chooses the round with the best expected rate, and bounds what trying may cost (see Guard).
 
-    The bound: a round is only tried when its worst case, nothing kept, fits into an allowance of 3 % of the
-    time of 256 plain steps, over any 256 tokens. A stretch that gained lends a fifth of its gain, at most as
-    much again: otherwise two unlucky rounds would stop drafting that is twice as fast on average. So a text
-    on which drafting does not pay is never more than 3 % slower than plain over any 256 tokens; where good
-    drafts turn bad all at once, those 256 tokens may be up to 6 % slower, after a gain of five times that.
+    The rate of a round: the tokens it is expected to keep, less those that being stopped by the guard would cost
+    times how much nearer it brings that, per millisecond. A plain step is rated in the same way.
     """
 
-    WINDOW = 256
-    LOSS = 0.03
-    CREDIT = 0.2  # share of the window's gains that may be lost again before drafting stops
     REFRESH = 32  # rounds after which a plain step is taken to measure its cost anew
+    SAMPLE = 8  # plain steps of which one is measured, once their cost is known
     FIRST_GAP, LAST_GAP = 16, 256  # plain steps between two tries while drafting does not pay
     MEMORY = 0.8  # weight of the past in the running reach of drafts
+    LONG_MEMORY = 0.97  # the same for the rate that drafted rounds reach
 
     def __init__(self, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
         self.acceptance = Acceptance()
+        self.guard = Guard()
         self._reach = [0.85 ** (i + 1) for i in range(MAX_ROWS - 1)]
-        self._excess: deque[tuple[int, float]] = deque()  # (tokens, ms beyond plain) per round in the window
+        self._drafted = (0.0, 0.0)  # tokens and milliseconds of drafted rounds, fading
         self._since_plain = 0
         self._since_draft = 0
+        self._resting = 0  # plain steps that are settled unless a free draft turns up
         self._gap = self.FIRST_GAP
         self._quotes: dict[tuple[float, int], tuple[float, int]] = {}  # what _best said since it learned
 
     def width(self, most: int, free: Draft | None) -> int:
         """See Chooser. Compares previews of a few widths, the free draft and a plain step."""
+        if free is None and self._resting:
+            self._resting -= 1
+            return 0
         if self._measure_plain():
             return 0
-        plain = 1.0 / self.costs.ms("plain", 1)
-        other = plain
-        if free is not None:
-            other = max(plain, self._best_free(free, most - 1)[0])
-        rate, rows = self._best_preview(most)
-        if rate > other:
+        other = max(0.0, self._best_free(free, most - 1)[0]) if free is not None else 0.0
+        gain, rows = self._best_preview(most)
+        if gain > other:
             return rows
-        due = rate > 0.0 and other == plain and self._since_draft >= self._gap
-        return min(most, WIDTHS[0]) if due else 0  # the cheapest draft tells whether they are good again
+        least = min(most, WIDTHS[0])  # the cheapest draft tells whether they are good again
+        if rows and other == 0.0 and self._since_draft >= self._gap and self._may_draft(least):
+            return least
+        if free is None:
+            self._resting = self.FIRST_GAP - 1 - self._since_draft % self.FIRST_GAP
+        return 0
 
     def prefix(self, draft: Draft, most: int) -> int:
-        """See Chooser. The prefix with the most expected tokens per millisecond, drafting included."""
+        """See Chooser. The prefix of the best rate, drafting included."""
         if self._measure_plain():
             return 0
         if draft.source == "ngram":
             return self._best_free(draft, most)[1]
         reach = self.acceptance.reach(draft.source, draft.confidence[:most])
-        return self._best(reach, draft.ms, self._allowance())[1]
+        return self._best(reach, draft.ms)[1]
 
     def learn(self, round: Round) -> None:
         """See Chooser."""
-        plain_step = round.verified == 0
+        if round.verified == 0 and (round.draft is None or round.draft.source == "ngram"):
+            self._learn_plain(round.ms)
+            return
+        self._resting = 0
         spent = self._spent(round)
-        self.costs.observe(*(("plain", 1) if plain_step else ("verify", round.verified + 1)), round.ms)
-        self._since_plain = 0 if plain_step else self._since_plain + 1
+        self.costs.observe(*(("verify", round.verified + 1) if round.verified else ("plain", 1)), round.ms)
+        self._since_plain = self._since_plain + 1 if round.verified else 0
         if round.draft is not None:
             self._learn_draft(round, round.draft)
-        if not plain_step or (round.draft is not None and round.draft.source == "preview"):
-            self._forget_quotes()
         tokens, plain = 1 + round.accepted, self.costs.ms("plain", 1)
-        excess = spent - (0.0 if plain_step else tokens * plain)
-        self._remember(tokens, excess)
+        excess = spent - (tokens * plain if round.verified else 0.0)
+        self.guard.remember(tokens, excess)
+        self._count(round, tokens, spent if round.verified else spent + plain, excess)
+        self._forget_quotes()
+
+    def _learn_plain(self, ms: float) -> None:
+        """A plain step teaches little, and must cost little: on a fast card this is a part of its time."""
+        if not self.costs.known or self._since_draft % self.SAMPLE == 0 or self._since_plain >= self.REFRESH:
+            self.costs.observe("plain", 1, ms)
+        self.guard.pass_plain()
+        self._since_plain = 0
+        self._since_draft += 1
+        if self._since_draft % self.FIRST_GAP == 0:
+            self._forget_quotes()
+
+    def _count(self, round: Round, tokens: int, ms: float, excess: float) -> None:
+        fade = self.LONG_MEMORY
+        self._drafted = fade * self._drafted[0] + tokens, fade * self._drafted[1] + ms
         if round.draft is None or round.draft.source != "preview":
             self._since_draft += 1
-            if self._since_draft % self.FIRST_GAP == 0:
-                self._forget_quotes()
         else:
             self._since_draft = 0
             self._gap = self.FIRST_GAP if excess <= 0 else min(2 * self._gap, self.LAST_GAP)
@@ -154,69 +172,51 @@ class Policy:
         return not self.costs.known or self._since_plain >= self.REFRESH
 
     def _best_preview(self, most: int) -> tuple[float, int]:
-        """The best rate of a round with a preview of at most `most` rows, and its rows."""
+        """What the best round with a preview of at most `most` rows gains, and its rows; 0 if none may be."""
         key = -1.0, most
         if key not in self._quotes:
-            allowance = self._allowance()
-            rates = ((self._preview_rate(w, allowance), w) for w in {*WIDTHS, most} if 2 <= w <= most)
-            self._quotes[key] = max(rates, default=(0.0, 0))
+            widths = (w for w in {*WIDTHS, most} if 2 <= w <= most and self._may_draft(w))
+            gains = ((self._best(self._reach[: w - 1], self.costs.ms("draft", w))[0], w) for w in widths)
+            self._quotes[key] = max(gains, default=(0.0, 0))
         return self._quotes[key]
 
+    def _may_draft(self, rows: int) -> bool:
+        return self.costs.ms("draft", rows) <= self.guard.allowance(self.costs.ms("plain", 1))
+
     def _best_free(self, draft: Draft, most: int) -> tuple[float, int]:
-        """The best rate of verifying a free draft, all of whose tokens are equally sure, and how many."""
+        """What verifying a free draft gains, all of whose tokens are equally sure, and how many to verify."""
         key = draft.confidence[0], most
         if key not in self._quotes:
             reach = self.acceptance.reach(draft.source, draft.confidence[:most])
-            self._quotes[key] = self._best(reach, 0.0, self._allowance())
+            self._quotes[key] = self._best(reach, 0.0)
         return self._quotes[key]
 
     def _forget_quotes(self) -> None:
         # quotes are kept over plain steps, which teach little: they would cost more than being plain
         self._quotes.clear()
 
-    def _preview_rate(self, rows: int, allowance: float) -> float:
-        """Expected tokens per ms of a round with a preview of `rows`; 0 where it may not be tried."""
-        draft = self.costs.ms("draft", rows)
-        return self._best(self._reach[: rows - 1], draft, allowance)[0] if draft <= allowance else 0.0
-
-    def _best(self, reach: list[float], spent: float, allowance: float | None = None) -> tuple[float, int]:
-        """The best rate (tokens per ms) of verifying a prefix and its length, after `spent` ms."""
-        plain = self.costs.ms("plain", 1)
-        best, length = 1.0 / (spent + plain), 0
-        expected, done = 1.0, 0
+    def _best(self, reach: list[float], spent: float) -> tuple[float, int]:
+        """The best rate of verifying a prefix after `spent` ms, in tokens per ms beyond a plain step's, and the
+        length of the prefix."""
+        plain, care = self.costs.ms("plain", 1), self.guard.CARE
+        allowance, (drafted, ms) = self.guard.allowance(plain), self._drafted
+        dread = self.guard.dread(allowance, plain, drafted / ms if ms else 0.0)
+        ease = math.exp(-care)  # what a token kept takes from dread
+        best, length = (1.0 - dread * (math.exp(care * spent / plain) - 1.0)) / (spent + plain), 0
+        expected, kept, done, eased, all_kept = 1.0, 1.0, 0, 0.0, ease
         for rows in _shapes(len(reach)):
-            expected += sum(reach[done : rows - 1])
+            for chance in reach[done : rows - 1]:
+                expected += chance
+                eased += (kept - chance) * all_kept  # the draft is kept up to here and no further
+                kept, all_kept = chance, all_kept * ease
             done = rows - 1
-            verify = self.costs.ms("verify", rows)
-            if allowance is not None and spent + verify - plain > allowance:
+            ms = spent + self.costs.ms("verify", rows)
+            if ms - plain > allowance:
                 break
-            if expected / (spent + verify) > best:
-                best, length = expected / (spent + verify), rows - 1
-        return best, length
-
-    def _allowance(self) -> float:
-        """Milliseconds that may still be lost: budget and credit, less the worst run of losses so far."""
-        worst = run = 0.0
-        for _, excess in reversed(self._excess):
-            run += excess
-            worst = max(worst, run)
-        budget = self.LOSS * self.WINDOW * self.costs.ms("plain", 1)
-        gained = worst - run  # in the window, before that run
-        return budget + min(self.CREDIT * gained, budget) - worst
-
-    def _remember(self, tokens: int, excess: float) -> None:
-        if excess == 0.0 and self._excess and self._excess[-1][1] == 0.0:
-            self._excess[-1] = (self._excess[-1][0] + tokens, 0.0)  # a run of plain steps is one entry
-        elif excess or self._excess:
-            self._excess.append((tokens, excess))
-        inside = 0
-        for i in range(len(self._excess) - 1, -1, -1):
-            inside += self._excess[i][0]
-            if inside >= self.WINDOW:
-                for _ in range(i):
-                    self._excess.popleft()
-                    self._forget_quotes()
-                break
+            risk = dread * (math.exp(care * ms / plain) * (eased + kept * all_kept) - 1.0)
+            if (expected - risk) / ms > best:
+                best, length = (expected - risk) / ms, rows - 1
+        return best - 1.0 / plain, length
 
 
 def _shapes(drafts: int) -> Iterable[int]:

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from clover_local.decoding.acceptance import Acceptance
-from clover_local.decoding.calibrate import calibrate
+from clover_local.decoding.calibrate import MEASURED, calibrate
 from clover_local.decoding.costs import Costs
 from clover_local.decoding.drafts import Draft, NgramDrafter
-from clover_local.decoding.policy import VERIFY_ROWS, Always, Policy, Round
+from clover_local.decoding.policy import Always, Policy, Round
 from tests.decoding.fake import FakeEngine
 
 Chance = Callable[[int], float]  # token place -> chance that a drafted token is kept, given the ones before
 H200 = {"plain": {1: 3.64}, "draft": {4: 5.6, 8: 7.0, 16: 9.6, 32: 14.4}}
 VERIFY = {1: 3.64, 2: 4.2, 4: 5.46, 8: 6.79, 12: 8.2, 16: 9.3, 24: 11.6, 32: 14.3}
+
+
+Machine = Callable[[str, int], float]
 
 
 def cost(kind: str, rows: int) -> float:
@@ -27,9 +30,15 @@ class Simulation:
     """Rounds as the loop runs them, with drafts kept by chance and a confidence that is a noisy view."""
 
     def __init__(
-        self, policy: Policy | Always, chance: Chance, *, seed: int = 0, honest: bool = True
+        self,
+        policy: Policy | Always,
+        chance: Chance,
+        *,
+        seed: int = 0,
+        honest: bool = True,
+        machine: Machine = cost,
     ) -> None:
-        self.policy, self.chance, self.honest = policy, chance, honest
+        self.policy, self.chance, self.honest, self.machine = policy, chance, honest, machine
         self.rng = np.random.default_rng(seed)
         self.kept: list[tuple[int, float, int]] = []  # tokens, ms, verified of every round
 
@@ -37,7 +46,7 @@ class Simulation:
         chances = [self.chance(place + i) for i in range(width - 1)]
         logit = [np.log(c / (1 - c + 1e-9) + 1e-9) + self.rng.normal(0, 0.7) for c in chances]
         sure = [float(1 / (1 + np.exp(-x))) if self.honest else 0.97 for x in logit]
-        return Draft((0,) * (width - 1), tuple(sure), "preview", cost("draft", width))
+        return Draft((0,) * (width - 1), tuple(sure), "preview", self.machine("draft", width))
 
     def run(self, tokens: int, *, most: int = 16) -> float:
         """Tokens per millisecond over `tokens` more tokens."""
@@ -46,7 +55,7 @@ class Simulation:
             width = self.policy.width(most, None)
             draft = self.draft(first + place, width) if width else None
             verified = self.policy.prefix(draft, most - 1) if draft is not None else 0
-            ms = cost("verify", verified + 1) if verified else cost("plain", 1)
+            ms = self.machine("verify", verified + 1) if verified else self.machine("plain", 1)
             accepted = 0
             while accepted < verified and self.rng.random() < self.chance(first + place + accepted):
                 accepted += 1
@@ -65,7 +74,7 @@ class Simulation:
             before, time = (ends[i - 1], times[i - 1]) if i else (0, 0.0)
             j = int(np.searchsorted(ends, before + tokens))
             if j < len(ends):
-                worst = max(worst, (times[j] - time) / ((ends[j] - before) * cost("plain", 1)))
+                worst = max(worst, (times[j] - time) / ((ends[j] - before) * self.machine("plain", 1)))
         return worst
 
 
@@ -82,29 +91,73 @@ def test_nothing_kept_costs_three_percent_at_most(honest: bool, most: int) -> No
 
 @pytest.mark.parametrize("honest", [True, False])
 @pytest.mark.parametrize("period", [100, 300, 1000])
-def test_drafts_that_turn_bad_lose_no_more_than_their_gain_lent(period: int, honest: bool) -> None:
+def test_drafts_that_turn_bad_lose_no_more(period: int, honest: bool) -> None:
     """Good and bad in turns, the worst case for what was learned."""
     turns = lambda place: 0.95 if place // period % 2 == 0 else 0.02  # noqa: E731
     sim = Simulation(Policy(), turns, honest=honest)
     assert sim.run(6000) >= PLAIN
-    assert sim.worst_window() <= 1.06
-    tokens, ms = np.cumsum([n for n, _, _ in sim.kept]), np.cumsum([ms for _, ms, _ in sim.kept])
-    behind = ms / cost("plain", 1) - tokens  # plain steps, from the start to any point
-    assert (behind <= 0.03 * np.maximum(tokens, 256)).all()
+    assert sim.worst_window() <= 1.03
 
 
-@pytest.mark.parametrize(("chance", "gain"), [(0.932, 1.8), (0.873, 1.25), (0.706, 0.99)])
-def test_it_gains_what_the_costs_allow(chance: float, gain: float) -> None:
-    """The code, math and prose chances of the 35B on the measured costs, against the best fixed choice."""
-    rate = Simulation(Policy(), lambda place: chance).run(6000)
-    fixed = [fixed_rate(chance, width, rows) for width in (4, 8, 16) for rows in VERIFY_ROWS if rows <= width]
-    assert rate >= 0.9 * max(*fixed, PLAIN), "the rest is the price of the bound and of not knowing"
-    assert rate >= gain * PLAIN
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_switch_from_good_to_bad_at_any_token_is_no_way_around_the_bound(honest: bool) -> None:
+    for last_good in range(0, 256, 5):
+        chance = lambda place: 0.97 if place < last_good else 0.0  # noqa: B023, E731
+        sim = Simulation(Policy(), chance, honest=honest, seed=last_good)
+        sim.run(last_good + 400)
+        assert sim.worst_window() <= 1.03, last_good
 
 
-def fixed_rate(chance: float, width: int, rows: int) -> float:
-    """Expected tokens per ms when always drafting `width` rows and verifying `rows`."""
-    return sum(chance**i for i in range(rows)) / (cost("draft", width) + cost("verify", rows))
+def test_a_thousand_random_texts_on_random_machines_stay_within_the_bound() -> None:
+    """Stretches of any acceptance and length, confidence true or not, costs of any growth with the rows."""
+    rng = np.random.default_rng(0)
+    drafted = 0
+    for seed in range(1000):
+        ends = np.cumsum(rng.integers(1, 200, 12))
+        chances = rng.choice([0.0, 1.0, 0.5, 0.9, rng.random()], 12)
+        machine = random_machine(rng)
+        policy = Policy(calibrated(machine))
+        sim = Simulation(
+            policy,
+            lambda place: float(chances[min(np.searchsorted(ends, place, "right"), 11)]),  # noqa: B023
+            seed=seed,
+            honest=bool(rng.random() < 0.5),
+            machine=machine,
+        )
+        sim.run(500, most=int(rng.choice([4, 8, 16, 32])))
+        assert sim.worst_window() <= 1.03, seed
+        drafted += sum(verified > 0 for _, _, verified in sim.kept)
+    assert drafted > 10_000, "a policy that never drafts would pass too"
+
+
+def random_machine(rng: np.random.Generator) -> Machine:
+    """Milliseconds by kind and rows: a pass of one row, and a power of the rows on top of it."""
+    plain, slopes = float(rng.uniform(0.5, 40.0)), rng.uniform(0.02, 0.6, 2)
+    power, more = float(rng.uniform(0.5, 1.0)), float(rng.uniform(1.0, 1.4))
+
+    def ms(kind: str, rows: int) -> float:
+        if kind == "plain":
+            return plain
+        growth = slopes[int(kind == "draft")] * (rows - 1) ** power
+        return float(plain * (more if kind == "draft" else 1.0) * (1.0 + growth))
+
+    return ms
+
+
+def calibrated(machine: Machine) -> Costs:
+    """What `calibrate` would have measured there."""
+    costs = Costs()
+    for kind, rows in (*MEASURED, ("plain", 1), ("plain", 1)):
+        for _ in range(2):
+            costs.observe(kind, rows, machine(kind, rows), warm=True)
+    return costs
+
+
+@pytest.mark.parametrize(("chance", "gain"), [(0.932, 1.4), (0.873, 1.05), (0.706, 0.985)])
+def test_it_gains_what_costs_and_the_bound_allow(chance: float, gain: float) -> None:
+    """The code, math and prose chances of the 35B on measured costs. Without the bound they would allow 1.91 and
+    1.38 times plain; with it, 1.54 and 1.15 (by dynamic programming over what is left to lose)."""
+    assert Simulation(Policy(), lambda place: chance).run(12000) >= gain * PLAIN
 
 
 def test_a_perfect_drafter_is_used_in_full_width_soon() -> None:
