@@ -76,14 +76,13 @@ class Policy:
         self._drafted = (0.0, 0.0)  # tokens and milliseconds of drafted rounds, fading
         self._since_plain = 0
         self._since_draft = 0
-        self._resting = 0  # plain steps that are settled unless a free draft turns up
+        self._settled = 0  # until so many steps since the last draft, no preview pays
         self._gap = self.FIRST_GAP
         self._quotes: dict[tuple[float, int], tuple[float, int]] = {}  # what _best said since it learned
 
     def width(self, most: int, free: Draft | None) -> int:
         """See Chooser. Compares previews of a few widths, the free draft and a plain step."""
-        if free is None and self._resting:
-            self._resting -= 1
+        if free is None and self._since_draft < self._settled:
             return 0
         if self._measure_plain():
             return 0
@@ -94,8 +93,11 @@ class Policy:
         least = min(most, WIDTHS[0])  # the cheapest draft tells whether they are good again
         if rows and other == 0.0 and self._since_draft >= self._gap and self._may_draft(least):
             return least
-        if free is None:
-            self._resting = self.FIRST_GAP - 1 - self._since_draft % self.FIRST_GAP
+        if (
+            free is None
+        ):  # with time losses are forgiven; where not they are the reason, only a try tells more
+            settled = 0 if self._would_pay(most) else self._gap
+            self._settled = max((self._since_draft // self.FIRST_GAP + 1) * self.FIRST_GAP, settled)
         return 0
 
     def prefix(self, draft: Draft, most: int) -> int:
@@ -112,7 +114,7 @@ class Policy:
         if round.verified == 0 and (round.draft is None or round.draft.source == "ngram"):
             self._learn_plain(round.ms)
             return
-        self._resting = 0
+        self._settled = 0
         spent = self._spent(round)
         self.costs.observe(*(("verify", round.verified + 1) if round.verified else ("plain", 1)), round.ms)
         self._since_plain = self._since_plain + 1 if round.verified else 0
@@ -131,7 +133,7 @@ class Policy:
         self.guard.pass_plain()
         self._since_plain = 0
         self._since_draft += 1
-        if self._since_draft % self.FIRST_GAP == 0:
+        if self._since_draft % self.FIRST_GAP == 0 and self._since_draft >= self._settled:
             self._forget_quotes()
 
     def _count(self, round: Round, tokens: int, ms: float, excess: float) -> None:
@@ -180,6 +182,13 @@ class Policy:
             self._quotes[key] = max(gains, default=(0.0, 0))
         return self._quotes[key]
 
+    def _would_pay(self, most: int) -> bool:
+        """Whether a preview would pay if there were nothing to lose."""
+        widths = (w for w in WIDTHS if w <= most)
+        return any(
+            self._best(self._reach[: w - 1], self.costs.ms("draft", w), bold=True)[0] > 0 for w in widths
+        )
+
     def _may_draft(self, rows: int) -> bool:
         return self.costs.ms("draft", rows) <= self.guard.allowance(self.costs.ms("plain", 1))
 
@@ -195,11 +204,11 @@ class Policy:
         # quotes are kept over plain steps, which teach little: they would cost more than being plain
         self._quotes.clear()
 
-    def _best(self, reach: list[float], spent: float) -> tuple[float, int]:
+    def _best(self, reach: list[float], spent: float, *, bold: bool = False) -> tuple[float, int]:
         """The best rate of verifying a prefix after `spent` ms, in tokens per ms beyond a plain step's, and the
-        length of the prefix."""
+        length of the prefix; `bold` as if there were nothing to lose."""
         plain, care = self.costs.ms("plain", 1), self.guard.CARE
-        allowance, (drafted, ms) = self.guard.allowance(plain), self._drafted
+        allowance, (drafted, ms) = math.inf if bold else self.guard.allowance(plain), self._drafted
         dread = self.guard.dread(allowance, plain, drafted / ms if ms else 0.0)
         ease = math.exp(-care)  # what a token kept takes from dread
         best, length = (1.0 - dread * (math.exp(care * spent / plain) - 1.0)) / (spent + plain), 0
