@@ -28,12 +28,16 @@ def ask(repo: str, question: Callable[[], T]) -> T:
             f"{repo} is not in the cache, and the hub cannot be reached or must not be asked",
             "check the network, --offline and HF_HUB_OFFLINE",
         ) from error
-    except transport as error:
-        raise CloverError(f"the hub did not deliver {repo}: {first_line(error)}", "try again") from error
-    except OSError as error:
-        raise CloverError(f"{repo} could not be fetched or stored: {first_line(error)}") from error
+    except (transport, OSError) as error:
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # requests' errors are OSErrors without one
+            raise CloverError(f"{repo} could not be stored in the cache: {error.strerror}") from error
+        raise CloverError(
+            f"the hub did not deliver {repo}: {first_line(error)}", "run the same command again"
+        ) from error
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error's text, or its name where it has none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]

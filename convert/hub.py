@@ -3,25 +3,18 @@
 Files land in the Hugging Face cache (HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are respected).
 """
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
-from huggingface_hub import errors as hub_errors
 from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-from huggingface_hub.errors import (
-    GatedRepoError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from clover_local.convert.source import INDEX, LocalSource, Source, read_index
 from clover_local.errors import CloverError, ModelError
+from clover_local.hub import ask
 
 SMALL = (
     "config.json",
@@ -32,8 +25,6 @@ SMALL = (
     "README.md",
     INDEX,
 )
-T = TypeVar("T")
-TRANSPORT_ERROR: type[Exception] = vars(hub_errors)["HTTPError"]  # of requests or httpx, by version
 
 
 @dataclass(frozen=True)
@@ -59,14 +50,12 @@ class HubSource:
         if HF_HUB_OFFLINE:
             return LocalSource.open(_cached_folder(repo), name, repo)
         disable_progress_bars()  # the caller shows progress; two bars on one terminal garble each other
-        info = _asked(repo, lambda: HfApi().model_info(repo, files_metadata=True))
+        info = ask(repo, lambda: HfApi().model_info(repo, files_metadata=True))
         sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
         if info.sha is None or "config.json" not in sizes:
             raise ModelError(f"{repo} on the hub holds no config.json, so it is no checkpoint")
         get = partial(_download, repo, info.sha)
-        _asked(
-            repo, lambda: hf_hub_download(repo, "config.json")
-        )  # by no revision: marks it as the latest one
+        ask(repo, lambda: hf_hub_download(repo, "config.json"))  # by no revision: marks it as the latest one
         folder = [get(small) for small in SMALL if small in sizes].pop().parent
         weight_map = read_index(folder / INDEX) if INDEX in sizes else _from_headers(repo, info.sha, sizes)
         absent = sorted(set(weight_map.values()) - sizes.keys())
@@ -117,38 +106,15 @@ def _cached_folder(repo: str) -> Path:
 
 
 def _download(repo: str, revision: str, name: str) -> Path:
-    return Path(_asked(repo, lambda: hf_hub_download(repo, name, revision=revision)))
+    return Path(ask(repo, lambda: hf_hub_download(repo, name, revision=revision)))
 
 
 def _from_headers(repo: str, revision: str, sizes: dict[str, int]) -> dict[str, str]:
     """The weight map of a repository without an index, from the shards' headers alone."""
     weight_map: dict[str, str] = {}
     for name in sorted(n for n in sizes if n.endswith(".safetensors") and "/" not in n):
-        ask = partial(HfApi().parse_safetensors_file_metadata, repo, name, revision=revision)
-        weight_map |= dict.fromkeys(_asked(repo, ask).tensors, name)
+        header = partial(HfApi().parse_safetensors_file_metadata, repo, name, revision=revision)
+        weight_map |= dict.fromkeys(ask(repo, header).tensors, name)
     if not weight_map:
         raise ModelError(f"{repo} on the hub holds no safetensors files")
     return weight_map
-
-
-def _asked(repo: str, ask: Callable[[], T]) -> T:
-    """What the hub answers; its refusals as sentences."""
-    try:
-        return ask()
-    except GatedRepoError as error:
-        raise CloverError(
-            f"{repo} must be unlocked on huggingface.co first", "accept its terms, then set HF_TOKEN"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise CloverError(f"there is no model {repo} on the hub", "a private one needs HF_TOKEN") from error
-    except LocalEntryNotFoundError as error:
-        raise CloverError(
-            f"{repo} is not in the cache and the hub cannot be reached", "check the network or HF_HUB_OFFLINE"
-        ) from error
-    except (TRANSPORT_ERROR, OSError) as error:
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # requests' errors are OSErrors without one
-            raise CloverError(f"{repo} could not be stored in the cache: {error.strerror}") from error
-        why = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-        raise CloverError(f"the hub did not deliver {repo}: {why}", "run the same command again") from error

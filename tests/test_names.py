@@ -145,7 +145,7 @@ def hub_error(kind: type[Exception]) -> Exception:
         (hub_error(errors.LocalEntryNotFoundError), "o/m is not in the cache, and the hub cannot be reached"),
         (errors.OfflineModeIsEnabled("off"), "o/m is not in the cache, and the hub cannot be reached"),
         (hub_error(errors.HfHubHTTPError), "the hub did not deliver o/m: details"),
-        (OSError("no space left"), "o/m could not be fetched or stored: no space left"),
+        (OSError(28, "no space left"), "o/m could not be stored in the cache: no space left"),
     ],
 )
 def test_the_hubs_refusals_are_sentences(error: Exception, says: str) -> None:
