@@ -22,7 +22,7 @@ from clover_local.model.processing import Processing
 from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
 from clover_local.model.weights import Weights
 from clover_local.runtime.graphs import KV_STEP, GraphRunner, Runner
-from clover_local.runtime.kernels import attach
+from clover_local.runtime.kernels import attach, prove
 from clover_local.runtime.plan import plan, sizes_of
 from clover_local.runtime.response import response_of
 from clover_local.runtime.rows import Rows
@@ -198,6 +198,17 @@ class Engine:
         settings.check(self.spec)
         self._drafts = settings
 
+    def check_kernels(self) -> str | None:
+        """Compare our kernels with ggml's graphs anew, whatever is remembered; the result for people.
+
+        Forgets what was committed. None where nobody expects kernels.
+        """
+        if self._kernels is None:
+            return self.note
+        self.reset()
+        outcome = prove(self._model, self.n_ctx, self._graphs, self._kernels.runner, anew=True)
+        return outcome.sentence
+
     def restrict_drafts(self, resident: np.ndarray | None) -> None:
         """Let drafts use only some experts: bool [layers, experts], at least one a layer; None allows all.
 
@@ -320,6 +331,8 @@ class Engine:
         if not 1 <= rows <= len(self._verified):
             raise CloverError(f"cannot commit {rows} rows: the last pass verified {len(self._verified)}")
         self._verifier.commit(rows, self.n_past)
+        if self._kernels is not None and self._verifier is self._graphs:
+            self._model.backend.synchronize()  # the kernels' stream does not wait for what ggml has queued
         self._advance(self._verified[:rows], response=True)
 
     def _need(self, rows: int) -> None:

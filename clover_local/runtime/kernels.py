@@ -1,7 +1,7 @@
-"""Decides whether our own CUDA kernels run a model, and proves them against ggml's graphs before they may.
+"""Decides whether our own CUDA kernels run a model: they must be proved against ggml's graphs (selfcheck.py) first.
 
-Both are timed as well, and each pass goes to the faster. Whatever speaks against the kernels (another device, a
-missing package, a type without a kernel, a failed comparison) is one sentence, and the graphs go on alone.
+Both are timed as well, and each pass goes to the faster. Whatever speaks against the kernels (another device, a missing
+package, an old driver, a type without a kernel, a failed comparison) is one sentence, and the graphs go on alone.
 """
 
 import os
@@ -11,15 +11,14 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from clover_local.errors import CloverError
 from clover_local.ggml.backend import devices
 from clover_local.ggml.lib import BINDING
 from clover_local.model.passes import Kind, Model
-from clover_local.model.spec import Spec
+from clover_local.runtime import selfcheck
 from clover_local.runtime.graphs import Runner
 from clover_local.runtime.response import Response
+from clover_local.runtime.selfcheck import words
 
 SWITCH = "CLOVER_KERNELS"  # 0 turns them off
 CARD = Path("/dev/nvidiactl")  # there when an NVIDIA driver is loaded
@@ -29,10 +28,6 @@ NO_CUDA = (
 )
 WIDTHS = (1, 8, 16, 32)  # rows at which both runners are timed; a pass counts as the next wider
 WARM, TIMED = 3, 3  # a CUDA graph is captured in its second call and steady from the third
-CHECKED_ROWS = 8
-CLOSE = 0.99
-"""Correlation of the logits of both runners from which on they count as the same network: two of ggml's own
-devices correlate at 0.99 and more, a wrong kernel far below."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, st
     if os.environ.get(SWITCH) == "0":
         return None, f"our own kernels are off: {SWITCH}=0 is set"
     try:
-        from clover_local.runtime.cuda import runner
+        from clover_local.runtime.cuda import card, runner
     except ImportError as error:
         return (
             None,
@@ -66,17 +61,31 @@ def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, st
     if reason is not None:
         return None, f"our own kernels are off: {reason}"
     try:
+        card.usable(runner.ordinal(model))
         kernels = runner.Runner(model, n_ctx)
-    except CloverError as error:
-        return None, f"our own kernels are off: {error}"
-    worst = compare(model, graphs, kernels)
-    if worst < CLOSE:
+    except (CloverError, RuntimeError) as error:  # the bindings raise the latter for functions a driver lacks
+        hint = error.hint if isinstance(error, CloverError) else None
+        return None, f"our own kernels are off: {error}{f'; run: {hint}' if hint else ''}"
+    outcome = prove(model, n_ctx, graphs, kernels)
+    if not outcome.good:
         kernels.close()
-        return None, (
-            f"our own kernels are off: on this card their logits correlate with ggml's at only {worst:.3f}; "
-            "please report it with the output of clover doctor"
+        return (
+            None,
+            f"our own kernels are off: {outcome.sentence}; please report it with the output of clover doctor",
         )
     return Kernels(kernels, faster(model, graphs, kernels)), None
+
+
+def prove(
+    model: Model, n_ctx: int, graphs: Runner, kernels: Runner, *, anew: bool = False
+) -> selfcheck.Outcome:
+    """The outcome of the self-check on this card; made once per card, driver, kernels and kind of model, or `anew`."""
+    from clover_local.runtime.cuda import card, compiler, runner
+
+    here = card.card(runner.ordinal(model))
+    key = repr((here, compiler.fingerprint(), selfcheck.model_key(model.spec, runner.types_of(model))))
+    folder = compiler.cache_folder()
+    return selfcheck.settle(key, folder, lambda: selfcheck.check(model, n_ctx, graphs, kernels), anew=anew)
 
 
 def faster(model: Model, graphs: Runner, kernels: Runner) -> frozenset[tuple[Kind, int]]:
@@ -85,7 +94,7 @@ def faster(model: Model, graphs: Runner, kernels: Runner) -> frozenset[tuple[Kin
     for kind, width in product((Kind.VERIFY, Kind.PREVIEW), WIDTHS):
         if kind is Kind.PREVIEW and (width == 1 or not model.spec.can_draft):
             continue
-        tokens = _tokens(model.spec, width)
+        tokens = words(model.spec, width)
         times: dict[Runner, list[float]] = {graphs: [], kernels: []}
         for _ in range(WARM + TIMED):
             for runner, seen in times.items():
@@ -96,24 +105,3 @@ def faster(model: Model, graphs: Runner, kernels: Runner) -> frozenset[tuple[Kin
         if ours < theirs:
             wins.add((kind, width))
     return frozenset(wins)
-
-
-def _tokens(spec: Spec, rows: int) -> list[int]:
-    return (np.arange(1, rows + 1) * 7919 % spec.vocab).tolist()
-
-
-def compare(model: Model, graphs: Runner, kernels: Runner) -> float:
-    """The lower correlation of logits over a causal pass and a preview of the empty state, which stays empty."""
-    spec = model.spec
-    rows = min(CHECKED_ROWS, spec.block_size)
-    tokens = _tokens(spec, rows)
-    kinds = [Kind.VERIFY, *([Kind.PREVIEW] if spec.can_draft else [])]
-    worst = 1.0
-    for kind in kinds:
-        want = graphs.run(kind, tokens, 0, Response()).logits()
-        got = kernels.run(kind, tokens, 0, Response()).logits()
-        known = np.isfinite(want)
-        if not np.isfinite(got[known]).all():
-            return 0.0
-        worst = min(worst, float(np.corrcoef(want[known], got[known])[0, 1]))
-    return worst

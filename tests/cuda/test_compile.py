@@ -9,11 +9,14 @@ import pytest
 from clover_local.errors import CloverError
 from clover_local.runtime.cuda import arguments, compiler
 from clover_local.runtime.cuda.compiler import SOURCES, kernel_binary
+from clover_local.runtime.cuda.network import MATRIX_TYPES
 
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+COMMON = sum(1 << MATRIX_TYPES[kind] for kind in ("f32", "q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k"))
+"""Types of the recipes int4 and fit16. All of them in one kernel take NVRTC a quarter of a minute."""
 VARIANTS: dict[str, tuple[dict[str, int], ...]] = {
-    "dense": ({"NT": 1}, {"NT": 2}, {"NT": 4}),
-    "moe": ({"NT": 1}, {"NT": 4}),
+    "dense": ({"NT": 1}, {"NT": 2, "TYPES": COMMON}, {"NT": 4, "TYPES": COMMON}),
+    "moe": ({"NT": 1, "TYPES": COMMON}, {"NT": 4, "TYPES": COMMON}),
     "gdn": ({"HEAD": 128},),
     "attention": ({"HEAD": 256},),
 }
@@ -33,6 +36,11 @@ def nvrtc() -> None:
 def test_compiles(source: str, capability: tuple[int, int]) -> None:
     for values in VARIANTS.get(source, ({},)):
         assert kernel_binary(source, capability, values)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("source", ["dense", "moe"])
+def test_compiles_for_every_type_at_once(source: str) -> None:
+    assert kernel_binary(source, (9, 0), {"NT": 4})[:4] == b"\x7fELF"
 
 
 def test_second_time_comes_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,41 +20,6 @@ from clover_local.runtime.rows import Rows
 def engine(trained_f32: Path) -> Iterator[Engine]:
     with Engine.open(trained_f32, n_ctx=256, threads=1, device="cpu") as opened:
         yield opened
-
-
-class Bent(GraphRunner):
-    """The graphs, with one kind of pass gone wrong the way a bad kernel would."""
-
-    wrong: Kind | None = None
-    value = 0.0
-
-    def run(
-        self,
-        kind: Kind,
-        tokens: Sequence[int],
-        past: int,
-        response: Response,
-        draft: DraftSettings | None = None,
-    ) -> Rows:
-        rows = super().run(kind, tokens, past, response, draft)
-        logits = rows.logits()
-        if kind is self.wrong:
-            logits = np.roll(logits, 1, axis=1) + self.value
-        return replace(rows, logits=lambda: logits)
-
-
-def test_equal_runners_correlate_and_leave_the_state_empty(engine: Engine) -> None:
-    assert kernels.compare(engine._model, engine._graphs, Bent(engine._model, 256)) > 0.9999
-    for ring, s in engine.snapshot().layers:
-        assert not ring.any() and not s.any()
-
-
-@pytest.mark.parametrize("kind", [Kind.VERIFY, Kind.PREVIEW])
-@pytest.mark.parametrize("value", [0.0, np.nan])
-def test_a_wrong_pass_is_found_out(engine: Engine, kind: Kind, value: float) -> None:
-    bent = Bent(engine._model, 256)
-    bent.wrong, bent.value = kind, value
-    assert kernels.compare(engine._model, engine._graphs, bent) < kernels.CLOSE
 
 
 def test_nobody_expects_kernels_on_a_machine_without_a_card(

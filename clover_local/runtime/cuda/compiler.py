@@ -10,6 +10,7 @@ from typing import Any
 import platformdirs
 
 from clover_local.errors import CloverError
+from clover_local.ggml.lib import BINDING
 from clover_local.runtime.cuda import grids
 from clover_local.runtime.cuda.arguments import sizes
 
@@ -37,6 +38,18 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("clover-local")) / "kernels"
 
 
+def fingerprint() -> str:
+    """Changes with anything that decides what the kernels compute: their sources, their host code, the versions."""
+    folder = resources.files("clover_local.runtime")
+    host = [
+        entry.read_text() for place in (folder, folder / "cuda") for entry in sorted(place.iterdir(), key=str)
+        if entry.name.endswith(".py")
+    ]  # fmt: skip
+    return hashlib.sha256(
+        repr((sorted(source_files().items()), host, nvrtc_version(), BINDING)).encode()
+    ).hexdigest()
+
+
 def kernel_binary(name: str, capability: tuple[int, int], values: Mapping[str, int]) -> bytes:
     """Machine code of kernels/<name>.cu for one compute capability, from the cache or compiled now.
 
@@ -45,7 +58,7 @@ def kernel_binary(name: str, capability: tuple[int, int], values: Mapping[str, i
     """
     files = source_files()
     options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", *definitions(values)]
-    key = hashlib.sha256(repr((sorted(files.items()), options, _nvrtc_version())).encode()).hexdigest()
+    key = hashlib.sha256(repr((sorted(files.items()), options, nvrtc_version())).encode()).hexdigest()
     path = cache_folder() / f"{name}-{key[:32]}.cubin"
     if path.is_file():
         return path.read_bytes()
@@ -99,7 +112,8 @@ def _nvrtc() -> Any:
     return nvrtc
 
 
-def _nvrtc_version() -> tuple[int, int]:
+def nvrtc_version() -> tuple[int, int]:
+    """NVRTC's version; raises CloverError where it is missing."""
     try:
         major, minor = _check_all(_nvrtc().nvrtcVersion())
     except RuntimeError as problem:  # what the bindings raise when the library itself is missing

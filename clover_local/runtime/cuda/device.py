@@ -17,9 +17,16 @@ from clover_local.runtime.cuda.passes import Launch
 DEPENDENT_LAUNCH = (9, 0)
 """The first compute capability whose kernels may start before the one ahead of them has ended."""
 PLAIN_SHARED = 48 << 10  # bytes of shared memory a block gets without asking
+SAID = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "the card has too little memory left for them",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the NVIDIA driver is too old to load them",
+    "CUDA_ERROR_INVALID_IMAGE": "the NVIDIA driver is too old to load them",
+}
+"""What errors mean to whoever reads why the kernels are off."""
 
 
-def _driver() -> Any:
+def load_driver() -> Any:
+    """The CUDA driver's functions; raises CloverError where the bindings are not installed."""
     try:
         from cuda.bindings import driver
     except ImportError:
@@ -31,7 +38,7 @@ class Device:
     """A card opened for our kernels; implements network.Machine. Not thread-safe."""
 
     def __init__(self, ordinal: int = 0) -> None:
-        self._api = api = _driver()
+        self._api = api = load_driver()
         try:
             self._check(api.cuInit(0))
         except RuntimeError as problem:  # what the bindings raise when there is no driver library
@@ -58,7 +65,7 @@ class Device:
     def _check(self, result: tuple[Any, ...]) -> Any:
         code, *values = result
         if int(code) != 0:
-            raise CloverError(f"the CUDA driver failed: {code.name}")
+            raise CloverError(SAID.get(code.name, f"the CUDA driver failed: {code.name}"))
         return values[0] if values else None
 
     def _attribute(self, kind: Any) -> int:

@@ -39,8 +39,17 @@ def why_not(model: Model) -> str | None:
         for state in model.state.attention.values()
         for node in (state.k, state.v)
     }
-    types = {name: place.type for name, place in places_of(model.spec, model.weights).items()}
-    return unsupported(model.spec, types, ", ".join(sorted(kinds)))
+    return unsupported(model.spec, types_of(model), ", ".join(sorted(kinds)))
+
+
+def ordinal(model: Model) -> int:
+    """The number of the card that holds an engine's model."""
+    return int("".join(c for c in model.backend.device.name if c.isdigit()) or 0)
+
+
+def types_of(model: Model) -> dict[str, str]:
+    """The type of every tensor of an engine's model, by its name in the file."""
+    return {name: place.type for name, place in places_of(model.spec, model.weights).items()}
 
 
 def places_of(spec: Spec, weights: Weights) -> dict[str, Place]:
@@ -76,8 +85,14 @@ class Runner:
 
     def __init__(self, model: Model, n_ctx: int) -> None:
         """Raises CloverError when the kernels cannot be compiled or memory is short; see `why_not` first."""
-        digits = "".join(c for c in model.backend.device.name if c.isdigit())
-        self.device = Device(int(digits or 0))
+        self.device = Device(ordinal(model))
+        try:
+            self._set_up(model, n_ctx)
+        except BaseException:
+            self.device.close()  # what was reserved before memory ran short
+            raise
+
+    def _set_up(self, model: Model, n_ctx: int) -> None:
         spec = model.spec
         self.net: Network = build(
             spec, places_of(spec, model.weights), _state(model.state), self.device, n_ctx + MAX_ROWS
