@@ -15,6 +15,7 @@ from clover_local.model.spec import Spec
 from clover_local.names import resolve
 from clover_local.runtime.engine import Engine
 from clover_local.runtime.plan import parse_size
+from clover_local.runtime.remembered import keep, recall
 from clover_local.text.template import CHATML, ChatTemplate, Message
 from clover_local.text.tokenizer import Tokenizer
 
@@ -48,6 +49,7 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate
     policy: Policy = field(default_factory=Policy)
+    _kept: set[tuple[str, int]] = field(default_factory=set)  # shapes of passes whose cost is kept on disk
 
     @property
     def spec(self) -> Spec:
@@ -117,12 +119,24 @@ class Model:
         return self._with_text(events)
 
     def warm(self) -> None:
-        """Measure what drafts and their verification cost here, once, in about a second at most.
+        """Know what drafts and their verification cost here: from an earlier start, or measured in about a second.
 
         Done before the first answer that may draft; a program that has idle time may do it earlier.
         """
-        if self.spec.can_draft and not self.policy.costs.measured():
-            calibrate(self.engine, self.policy.costs)
+        costs = self.policy.costs
+        if not self.spec.can_draft or costs.measured():
+            return
+        if costs.take(recall("costs", self.engine.identity)):
+            self._kept.update(costs.shapes)
+        else:
+            calibrate(self.engine, costs)
+
+    def _keep_costs(self) -> None:
+        """Keep what passes cost for the next start, when shapes were measured that are not kept yet."""
+        costs = self.policy.costs
+        if costs.known and not costs.shapes <= self._kept:
+            self._kept.update(costs.shapes)
+            keep("costs", self.engine.identity, costs.entries())
 
     def close(self) -> None:
         """Free the model's memory."""
@@ -161,6 +175,7 @@ class Model:
                         yield event
         finally:
             events.close()
+            self._keep_costs()
 
     def _cell(self, id: int | None) -> str:
         """How a screen shows one row of a block: empty where it is masked or hidden."""

@@ -8,6 +8,7 @@ from typing import Any
 from clover_local.bench import costs, render, speed_report
 from clover_local.bench.stock import Stock
 from clover_local.runtime.engine import Engine, default_threads
+from clover_local.runtime.remembered import keep
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,10 @@ class Passes:
 
 
 def measured(args: argparse.Namespace, engine: Engine, stock: Stock | None) -> Passes:
-    """Time every pass of an engine, and of stock llama.cpp where it is there."""
+    """Time every pass of an engine, and of stock llama.cpp where it is there; chats begin with what is found."""
     found = list(costs.measure(engine))
+    policy = [(cost.kind, cost.rows, cost.milliseconds) for cost in found if cost.kind != "commit"]
+    keep("costs", engine.identity, policy)
     if stock is not None:
         found += costs.measure_stock(stock, engine)
     bandwidth = costs.read_bandwidth(args.device, args.threads or default_threads())

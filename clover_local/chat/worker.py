@@ -100,7 +100,12 @@ def serve(connection: Connection, choice: ModelChoice) -> None:
     session = Session(model)
     send(Ready(_about(model), os.getpid()))
     _send_gauge(model, send)
-    while not isinstance(request := inbox.requests.get(), Close):
+    while True:
+        if model.spec.can_draft:  # while nobody asks, so that the next answer need not wait for it
+            model.warm()
+            model.engine.warm(lambda: not inbox.requests.empty())
+        if isinstance(request := inbox.requests.get(), Close):
+            break
         try:
             _answer(session, request, inbox, send)
         except CloverError as error:

@@ -1,5 +1,6 @@
 """What a pass costs here: milliseconds by kind and rows, learned while running."""
 
+import math
 from collections import deque
 from statistics import median_low
 from typing import Literal
@@ -18,6 +19,7 @@ _PRIOR: dict[CostKind, dict[int, float]] = {
 }
 _DRIFT = 0.03  # change of a median that is worth new tables
 _KEPT = 9  # measurements per entry: the median of nine forgets a slow spell within a second
+_TAKEN = 2  # measurements that a remembered one counts for
 _ROWS = np.arange(MAX_ROWS + 1)
 
 
@@ -72,6 +74,31 @@ class Costs:
         for (kind, rows), seen in sorted(self._seen.items()):
             out.setdefault(kind, {})[rows] = median_low(seen)
         return out
+
+    @property
+    def shapes(self) -> set[tuple[str, int]]:
+        """The (kind, rows) that were measured."""
+        return set(self._seen)
+
+    def entries(self) -> list[tuple[CostKind, int, float]]:
+        """What was measured as (kind, rows, ms), for `take` at the next start."""
+        return [(kind, rows, median_low(seen)) for (kind, rows), seen in sorted(self._seen.items())]
+
+    def take(self, entries: object) -> bool:
+        """Begin with what `entries` gave earlier; later passes overrule it. False for anything else, unchanged."""
+        try:
+            given = [(kind, int(rows), float(ms)) for kind, rows, ms in entries]  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
+            return False
+        good = all(
+            kind in self._prior and 1 <= rows <= MAX_ROWS and 0.0 < ms < math.inf for kind, rows, ms in given
+        )
+        if not good or {kind for kind, _, _ in given} != set(self._prior):
+            return False
+        for kind, rows, ms in given:
+            for _ in range(_TAKEN):
+                self.observe(kind, rows, ms, warm=True)
+        return True
 
     def _table(self, kind: CostKind) -> list[float]:
         expected = self._prior[kind] * self._medians.get(("plain", 1), 1.0)

@@ -24,6 +24,7 @@ from clover_local.model.weights import Weights
 from clover_local.runtime.graphs import KV_STEP, GraphRunner, Runner
 from clover_local.runtime.kernels import attach, prove
 from clover_local.runtime.plan import plan, sizes_of
+from clover_local.runtime.remembered import VERSIONS, file_identity
 from clover_local.runtime.response import response_of
 from clover_local.runtime.rows import Rows
 
@@ -65,9 +66,10 @@ class Engine:
     `note` is a sentence about what was expected and is not used (our own kernels, say), or None.
     """
 
-    def __init__(self, model: Model, file: GgufFile, n_ctx: int) -> None:
+    def __init__(self, model: Model, file: GgufFile, n_ctx: int, use: str = "") -> None:
         self.spec: Spec = model.spec
         self.n_ctx = n_ctx
+        self._use = use
         self.file = file
         self._model = model
         self._tokens: list[int] = []
@@ -153,7 +155,8 @@ class Engine:
             backend.close()
             raise
         chunk = None if backend.is_cpu else GPU_MOE_CHUNK
-        return cls(Model(spec, weights, constants, state, backend, chunk, host), file, n_ctx)
+        use = repr((threads or default_threads(), kv_types, sorted(host_layers)))
+        return cls(Model(spec, weights, constants, state, backend, chunk, host), file, n_ctx, use)
 
     # --- what is committed -------------------------------------------------------------------------------
 
@@ -171,6 +174,24 @@ class Engine:
     def device_name(self) -> str:
         device = self._model.backend.device
         return device.description if device.is_gpu else "CPU"
+
+    @property
+    def identity(self) -> str:
+        """Whatever decides how long passes take: the file, the device, how both are used, and by which code."""
+        own = self._kernels
+        kernels = None if own is None else (own.key, sorted(own.wins))
+        context = (self.n_ctx - 1).bit_length()  # twice the context is another machine, a bit more is not
+        return repr(
+            (
+                file_identity(self.file.path),
+                self.device_name,
+                self._use,
+                context,
+                kernels,
+                VERSIONS,
+                self._drafts,
+            )
+        )
 
     @property
     def memory(self) -> dict[str, int]:
@@ -316,6 +337,49 @@ class Engine:
         rows = self._run(Kind.VERIFY, tokens, response=True)
         self._verified = list(tokens)
         return rows
+
+    def warm(self, stop: Callable[[], bool] = lambda: False) -> int:
+        """Build the graphs that the next answer will want, for idle time; returns how many were built.
+
+        Those of the latest passes (before any draft: of a usual answer) for this context and for the next one that needs
+        other graphs, so that nothing stalls there. `stop` is asked between two. What is committed stays as it is.
+        """
+        built, shapes = 0, self._graphs.shapes()
+        if not any(kind is Kind.VERIFY for kind, _, _ in shapes):
+            shapes = list(dict.fromkeys((*shapes, *self._usual_passes())))
+        for kind, rows, draft in shapes:
+            if self._runner(kind, rows) is not self._graphs:
+                continue
+            for past in (self.n_past, self._graphs.next_bucket(self.n_past, rows)):
+                if past is None or past + rows > self.n_ctx:
+                    continue
+                if stop():
+                    return built
+                built += self._warm(kind, rows, past, draft)
+        return built
+
+    def _usual_passes(self) -> list[tuple[Kind, int, DraftSettings | None]]:
+        drafts = [(Kind.PREVIEW, rows, self._drafts) for rows in (4, 8, 16)] if self.spec.can_draft else []
+        judged = [(Kind.VERIFY, rows, None) for rows in (2, 4, 8, 16)] if drafts else []
+        return [(Kind.STORE, 1, None), *drafts, *judged]
+
+    def _warm(self, kind: Kind, rows: int, past: int, draft: DraftSettings | None) -> bool:
+        """Build one graph; a GPU records a pass in its second run, and only the first of a kind may be run idly."""
+        tokens = [0] * rows
+        inputs = response_of(self._answer_processing, {}, kind, tokens, answers=kind is not Kind.PREVIEW)
+        if not self._graphs.prepare(kind, rows, past, inputs, draft):
+            return False
+        if kind is not Kind.STORE and not self._model.backend.is_cpu:
+            del self._cached[self.n_past :]  # the pass writes beyond what is committed
+            self._verified = []
+            for _ in range(2):
+                self._graphs.run(kind, tokens, past, inputs, draft)
+        return True
+
+    @property
+    def _answer_processing(self) -> Processing | None:
+        own = self.spec.processing
+        return self._processing if self._counting else own if own.active else None
 
     def routing(self, tokens: Sequence[int], *, draft: bool = False) -> np.ndarray:
         """The experts a verify (or draft) of tokens would use: int32 [layers, rows, experts of a row], best first.

@@ -70,6 +70,7 @@ class GraphRunner:
 
     def __init__(self, model: Model, n_ctx: int) -> None:
         self._model = model
+        self._n_ctx = n_ctx
         self._kv_rows = -(-n_ctx // KV_STEP) * KV_STEP
         self._passes: OrderedDict[PassKey, Pass] = OrderedDict()
         self._commits: dict[int, Graph] = {}
@@ -127,6 +128,26 @@ class GraphRunner:
         if rows not in self._commits:
             self._commits[rows] = build_commit(self._model, rows)
         self._commits[rows].compute()
+
+    def shapes(self) -> list[tuple[Kind, int, DraftSettings | None]]:
+        """The passes of answers (prefills are none) that were run lately, the latest first."""
+        keys = (key for key in reversed(self._passes) if key.kind is not Kind.STORE or key.rows == 1)
+        return list(dict.fromkeys((key.kind, key.rows, key.draft) for key in keys))
+
+    def prepare(
+        self, kind: Kind, rows: int, past: int, response: Response, draft: DraftSettings | None
+    ) -> bool:
+        """Build a pass's graph where there is none; True if there was none. It is not run."""
+        key = self._key(kind, rows, past, response, draft)
+        if key in self._passes:
+            return False
+        self._pass(key)
+        return True
+
+    def next_bucket(self, past: int, rows: int) -> int | None:
+        """The least context at which a pass of these rows needs another graph than at `past`; None for none."""
+        after = kv_bucket(past + rows, self._kv_rows, rows) + 1 - rows
+        return after if after + rows <= self._n_ctx else None
 
     @property
     def bytes(self) -> int:

@@ -17,6 +17,7 @@ from clover_local.ggml.lib import BINDING
 from clover_local.model.passes import Kind, Model
 from clover_local.runtime import selfcheck
 from clover_local.runtime.graphs import Runner
+from clover_local.runtime.remembered import keep, recall
 from clover_local.runtime.response import Response
 from clover_local.runtime.selfcheck import words
 
@@ -36,6 +37,8 @@ class Kernels:
 
     runner: Runner
     wins: frozenset[tuple[Kind, int]]
+    key: str = ""
+    """The card, the kernels' sources and the kind of model: with the same key the same passes win."""
 
     def take(self, kind: Kind, rows: int) -> bool:
         """Whether a pass of this kind and row count runs here; a step or prefill is timed as a verify."""
@@ -65,7 +68,7 @@ def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, st
         kernels = runner.Runner(model, n_ctx)
     except (CloverError, RuntimeError) as error:  # the bindings raise the latter for functions a driver lacks
         hint = error.hint if isinstance(error, CloverError) else None
-        return None, f"our own kernels are off: {error}{f'; run: {hint}' if hint else ''}"
+        return None, f"our own kernels are off: {error}{f'; {hint}' if hint else ''}"
     outcome = prove(model, n_ctx, graphs, kernels)
     if not outcome.good:
         kernels.close()
@@ -73,19 +76,38 @@ def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, st
             None,
             f"our own kernels are off: {outcome.sentence}; please report it with the output of clover doctor",
         )
-    return Kernels(kernels, faster(model, graphs, kernels)), None
+    key = _key(model)
+    return Kernels(kernels, remembered_wins(key, model, graphs, kernels), key), None
 
 
 def prove(
     model: Model, n_ctx: int, graphs: Runner, kernels: Runner, *, anew: bool = False
 ) -> selfcheck.Outcome:
     """The outcome of the self-check on this card; made once per card, driver, kernels and kind of model, or `anew`."""
+    from clover_local.runtime.cuda import compiler
+
+    folder = compiler.cache_folder()
+    return selfcheck.settle(
+        _key(model), folder, lambda: selfcheck.check(model, n_ctx, graphs, kernels), anew=anew
+    )
+
+
+def _key(model: Model) -> str:
     from clover_local.runtime.cuda import card, compiler, runner
 
     here = card.card(runner.ordinal(model))
-    key = repr((here, compiler.fingerprint(), selfcheck.model_key(model.spec, runner.types_of(model))))
-    folder = compiler.cache_folder()
-    return selfcheck.settle(key, folder, lambda: selfcheck.check(model, n_ctx, graphs, kernels), anew=anew)
+    return repr((here, compiler.fingerprint(), selfcheck.model_key(model.spec, runner.types_of(model))))
+
+
+def remembered_wins(key: str, model: Model, graphs: Runner, kernels: Runner) -> frozenset[tuple[Kind, int]]:
+    """What `faster` found at an earlier start with this key, or finds now."""
+    try:
+        return frozenset((Kind(kind), int(width)) for kind, width in recall("runners", key))
+    except (TypeError, ValueError):
+        pass  # never timed, or an unreadable note
+    wins = faster(model, graphs, kernels)
+    keep("runners", key, sorted(wins))
+    return wins
 
 
 def faster(model: Model, graphs: Runner, kernels: Runner) -> frozenset[tuple[Kind, int]]:

@@ -14,11 +14,14 @@ import pytest
 from clover_local import cli
 from clover_local.bench import costs, speed, speed_report
 from clover_local.bench.stock import Stock
+from clover_local.decoding.costs import Costs
 from clover_local.decoding.events import Stats
 from clover_local.decoding.settings import Settings
 from clover_local.errors import CloverError
 from clover_local.ggml.gguf import GgufFile
+from clover_local.model.draft import DraftSettings
 from clover_local.runtime.engine import Engine
+from clover_local.runtime.remembered import recall
 
 
 def bench(capsys: pytest.CaptureFixture[str], model: Path, *more: str) -> Any:
@@ -209,6 +212,13 @@ def test_costs_name_every_pass_and_what_it_reads(
     assert table["verify", 8]["gb_per_s"] == pytest.approx(
         table["verify", 8]["bytes"] / table["verify", 8]["ms"] / 1e6
     )
+    with Engine.open(synthetic, n_ctx=found["n_ctx"], threads=1, device="cpu") as opened:
+        opened.drafts = DraftSettings(None, 4)
+        policy = Costs()
+        assert policy.take(recall("costs", opened.identity)) and policy.known, (
+            "a chat begins with what was found"
+        )
+        assert policy.ms("verify", 8) == pytest.approx(table["verify", 8]["ms"])
     only = ["-p", "0", "-n", "0", "--costs", "--no-stock"]
     assert cli.main(["bench", "speed", str(synthetic), "--device", "cpu", "-t", "1", *only]) == 0
     assert "draft, ms (plain steps)" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 
 from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Kind
-from clover_local.runtime import kernels
+from clover_local.runtime import kernels, remembered
 from clover_local.runtime.engine import Engine
 from clover_local.runtime.graphs import GraphRunner
 from clover_local.runtime.response import Response
@@ -80,6 +80,19 @@ def test_each_pass_goes_to_the_faster(engine: Engine, monkeypatch: pytest.Monkey
     own = kernels.Kernels(late, wins)
     assert own.take(Kind.PREVIEW, 5) and own.take(Kind.VERIFY, 17) and own.take(Kind.STORE, 30)
     assert not own.take(Kind.STORE, 1) and not own.take(Kind.VERIFY, 16) and not own.take(Kind.STORE, 64)
+
+
+def test_the_faster_is_remembered_by_key(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+    wins = frozenset({(Kind.VERIFY, 8), (Kind.PREVIEW, 16)})
+    monkeypatch.setattr(kernels, "faster", lambda *parties: timed.append(1) or wins)
+    for key in ("card 1", "card 1", "card 2"):
+        assert kernels.remembered_wins(key, engine._model, engine._graphs, engine._graphs) == wins
+    assert len(timed) == 2
+    for broken in ({"wins": 3}, [["verify"]], [["dance", 8]], None):
+        remembered.keep("runners", "card 1", broken)
+        assert kernels.remembered_wins("card 1", engine._model, engine._graphs, engine._graphs) == wins
+    assert len(timed) == 6
 
 
 def test_an_engine_runs_its_passes_in_turns_on_both(engine: Engine, trained_f32: Path) -> None:

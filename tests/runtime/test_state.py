@@ -8,6 +8,7 @@ import pytest
 
 from clover_local.errors import CloverError, ContextFullError
 from clover_local.model.passes import build_pass
+from clover_local.runtime import graphs
 from clover_local.runtime.engine import Engine, Snapshot
 from clover_local.runtime.graphs import kv_bucket
 
@@ -172,3 +173,35 @@ def test_graphs_are_built_once_per_key(engine: Engine, monkeypatch: pytest.Monke
     engine.preview([engine.spec.mask_id] * 16)
     engine.preview([engine.spec.mask_id] * 16)
     assert len(built) == len(set(built)) == 3
+
+
+def test_warming_builds_what_the_next_answer_needs_and_changes_nothing(engine: Engine) -> None:
+    """Every graph that an answer across a boundary of the cache's views asks for is there before it begins."""
+    words = np.random.default_rng(8).integers(0, 1500, 240).tolist()
+    mask = engine.spec.mask_id
+    engine.reset()
+    assert engine.warm() > 0 and engine.warm() == 0
+    engine.begin_response(engine.spec.processing)
+    engine.prefill(words)
+    engine.step(5)
+    engine.preview([5, *[mask] * 15], draft=True)
+    engine.verify(words[:8])
+    before, tokens = engine.preview([mask] * 4).logits(), engine.tokens
+    assert engine.warm(lambda: True) == 0, "it stops when told to"
+    assert engine.warm() > 0
+    assert engine.tokens == tokens and np.array_equal(engine.preview([mask] * 4).logits(), before)
+    built: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "build_pass", lambda *parts: built.append(parts) or build_pass(*parts))
+        for _ in range(30):  # over the 256th token
+            engine.step(7)
+            engine.preview([7, *[mask] * 15], draft=True)
+            engine.verify(words[:8])
+    assert engine.n_past > 256 and not built
+
+
+def test_warming_stays_inside_the_context(trained_f32: Path) -> None:
+    with Engine.open(trained_f32, n_ctx=20, threads=1, device="cpu") as small:
+        small.prefill([1, 2, 3, 4, 5, 6])
+        assert small.warm() > 0
+        assert all(key.rows + small.n_past <= 20 for key in small._graphs._passes)
