@@ -124,7 +124,7 @@ class Model:
         Done before the first answer that may draft; a program that has idle time may do it earlier.
         """
         costs = self.policy.costs
-        if not self.spec.can_draft or costs.measured():
+        if not self.spec.can_draft or costs.ready:
             return
         if costs.take(recall("costs", self.engine.identity)):
             self._kept.update(costs.shapes)

@@ -19,7 +19,6 @@ _PRIOR: dict[CostKind, dict[int, float]] = {
 }
 _DRIFT = 0.03  # change of a median that is worth new tables
 _KEPT = 9  # measurements per entry: the median of nine forgets a slow spell within a second
-_TAKEN = 2  # measurements that a remembered one counts for
 _ROWS = np.arange(MAX_ROWS + 1)
 
 
@@ -29,11 +28,17 @@ def _interpolate(points: dict[int, float]) -> np.ndarray:
     return np.interp(_ROWS, known, [points[rows] for rows in known])
 
 
+def _plausible(rows: int, steps: float) -> bool:
+    """Whether a pass may take so many plain steps: it reads no less than one, and no more than all of them."""
+    return 0.5 < steps < 2.0 * rows
+
+
 class Costs:
     """A table (kind, rows) -> ms. Unmeasured entries follow the measured ones around them."""
 
     def __init__(self) -> None:
         self._prior = {kind: _interpolate(points) for kind, points in _PRIOR.items()}
+        self.ready = False  # whether drafts and their verification need no measuring
         self._seen: dict[tuple[CostKind, int], deque[float]] = {}
         self._medians: dict[tuple[CostKind, int], float] = {}  # as the tables have them
         self._tables: dict[CostKind, list[float]] = {}
@@ -85,19 +90,22 @@ class Costs:
         return [(kind, rows, median_low(seen)) for (kind, rows), seen in sorted(self._seen.items())]
 
     def take(self, entries: object) -> bool:
-        """Begin with what `entries` gave earlier; later passes overrule it. False for anything else, unchanged."""
+        """Expect what `entries` gave at an earlier start, in plain steps of today; passes that are measured
+        overrule it. False for anything else, and for what a disturbed measurement left."""
         try:
-            given = [(kind, int(rows), float(ms)) for kind, rows, ms in entries]  # type: ignore[attr-defined]
+            given = {(str(kind), int(rows)): float(ms) for kind, rows, ms in entries}  # type: ignore[attr-defined]
         except (TypeError, ValueError):
             return False
-        good = all(
-            kind in self._prior and 1 <= rows <= MAX_ROWS and 0.0 < ms < math.inf for kind, rows, ms in given
-        )
-        if not good or {kind for kind, _, _ in given} != set(self._prior):
+        plain = given.get(("plain", 1), 0.0)
+        if not 0.0 < plain < math.inf or {kind for kind, _ in given} != set(self._prior):
             return False
-        for kind, rows, ms in given:
-            for _ in range(_TAKEN):
-                self.observe(kind, rows, ms, warm=True)
+        if not all(1 <= rows <= MAX_ROWS and _plausible(rows, ms / plain) for (_, rows), ms in given.items()):
+            return False
+        for kind in self._prior:
+            steps = {rows: ms / plain for (of, rows), ms in given.items() if of == kind}
+            self._prior[kind] = _interpolate(steps)
+        self._tables.clear()
+        self.ready = True
         return True
 
     def _table(self, kind: CostKind) -> list[float]:

@@ -80,13 +80,16 @@ def test_the_second_start_measures_nothing(isolated_home: Path, monkeypatch: pyt
     question = "Tom has 12 apples and buys 7 more. How many apples does he have?"
     with opened() as model:
         list(model.generate([{"role": "user", "content": question}], Settings(max_tokens=12)))
-        measured = model.policy.costs.measured()
-    assert {"plain", "draft", "verify"} <= measured.keys()
+        costs = model.policy.costs
+        steps = {shape: costs.ms(*shape) / costs.ms("plain", 1) for shape in costs.shapes}
+    assert {"plain", "draft", "verify"} == {kind for kind, _ in steps}
     monkeypatch.setattr("clover_local.api.calibrate", lambda *parts: pytest.fail("it was measured already"))
     with opened() as model:
         model.warm()
-        assert model.policy.costs.known, "drafting may begin with the first token"
-        assert model.policy.costs.measured() == measured
+        for _ in range(2):
+            model.policy.costs.observe("plain", 1, 5.0)
+        for shape, count in steps.items():
+            assert model.policy.costs.ms(*shape) == pytest.approx(5.0 * count, rel=0.05)
 
 
 def test_other_uses_and_broken_tables_are_measured(isolated_home: Path) -> None:
@@ -103,6 +106,8 @@ def test_other_uses_and_broken_tables_are_measured(isolated_home: Path) -> None:
         ):
             keep("costs", larger.engine.identity, json.loads(json.dumps(broken)))
             assert not larger.policy.costs.take(recall("costs", larger.engine.identity))
-            assert not larger.policy.costs.measured()
+            assert not larger.policy.costs.ready
+        disturbed = [["plain", 1, 1.0], ["draft", 4, 90.0], ["verify", 2, 1.2]]
+        assert not larger.policy.costs.take(disturbed), "four rows take no ninety steps"
         larger.warm()
         assert larger.policy.costs.measured()["draft"]
