@@ -12,7 +12,7 @@ from typing import Any
 from clover_local.api import Model
 from clover_local.bench import cost_run, costs, machine, options, profiles, speed, speed_report
 from clover_local.bench.simulate import Recorder
-from clover_local.bench.stock import Stock
+from clover_local.bench.stock import Stock, within
 from clover_local.decoding.generate import generate
 from clover_local.decoding.settings import Mode, Settings
 from clover_local.errors import CloverError, UsageError
@@ -126,21 +126,33 @@ def _workload(
 
 
 def _stock(args: argparse.Namespace, path: Path, engine: Engine) -> tuple[Stock | None, str]:
-    """The baseline beside our engine, or None and why not."""
+    """The baseline beside our engine, or None and why not; under a cap of video memory its best under the same."""
     device = choose_device(args.device)
     need = SECOND_COPY * path.stat().st_size
-    if device.is_gpu and device.free < need:
+    budget = parse_size(args.vram) if args.vram and device.is_gpu else None
+    if device.is_gpu and device.free < (budget or need):
         return None, (
-            f"stock llama.cpp was left out: a second copy of the model needs {need / 2**30:.1f} GiB and "
-            f"{device.free / 2**30:.1f} are free"
+            f"stock llama.cpp was left out: a second copy of the model needs {(budget or need) / 2**30:.1f} GiB "
+            f"and {device.free / 2**30:.1f} are free"
         )
-    try:
-        gpus = [one.name for one in devices() if one.is_gpu]
-        gpu = gpus.index(device.name) if device.is_gpu else None
+    gpus = [one.name for one in devices() if one.is_gpu]
+    gpu = gpus.index(device.name) if device.is_gpu else None
+
+    def load(moved: int) -> Stock:
         threads = args.threads or default_threads()
-        return Stock(path, n_ctx=engine.n_ctx, threads=threads, gpu=gpu), ""
+        return Stock(path, n_ctx=engine.n_ctx, threads=threads, gpu=gpu, n_cpu_moe=moved)
+
+    try:
+        if budget is not None and args.n_cpu_moe is None:
+            found = within(path, budget, load, lambda: choose_device(args.device).free)
+        else:
+            found = load((args.n_cpu_moe or 0) if device.is_gpu else 0)
     except CloverError as problem:
         return None, str(problem)
+    moved = (
+        f"stock llama.cpp keeps the experts of {found.n_cpu_moe} of {engine.spec.layers} layers with the CPU"
+    )
+    return found, moved if device.is_gpu and (found.n_cpu_moe or budget) else ""
 
 
 def _progress(repetitions: int, tests: int) -> Callable[[int, speed.Test, speed.Sample], None]:

@@ -1,29 +1,40 @@
 """Stock llama.cpp on the same file: the baseline every figure is held against, one token at a time."""
 
+import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from clover_local.errors import CloverError
-from clover_local.ggml.lib import last_error
+from clover_local.ggml.gguf import GgufFile
+from clover_local.ggml.lib import functions, last_error
 from clover_local.ggml.llama import llama
 
 BATCH = 512
+BESIDE = 1200 << 20  # video memory that it takes beside weights and cache: about so much, before it was tried
+ATTEMPTS = 4
 
 
 class Stock:
     """A model in stock llama.cpp with one sequence of up to `n_ctx` tokens; close it after use.
 
-    `gpu` is the number of the GPU that holds all of it, None for the CPU alone.
+    `gpu` is the number of the GPU that holds all of it, None for the CPU alone; the experts of `n_cpu_moe` layers
+    stay with the CPU, as with the option of that name.
     """
 
-    def __init__(self, path: str | Path, *, n_ctx: int, threads: int, gpu: int | None) -> None:
+    def __init__(
+        self, path: str | Path, *, n_ctx: int, threads: int, gpu: int | None, n_cpu_moe: int = 0
+    ) -> None:
         self._model = self._context = None
+        self.n_cpu_moe = n_cpu_moe
         llama.llama_backend_init()
-        self._model = llama.llama_model_load_from_file(str(path).encode(), _model_params(gpu))
+        params, self._overrides = _model_params(gpu), _overrides(n_cpu_moe)
+        if n_cpu_moe:
+            params.tensor_buft_overrides = ctypes.addressof(self._overrides)
+        self._model = llama.llama_model_load_from_file(str(path).encode(), params)
         if not self._model:
             raise CloverError(f"stock llama.cpp cannot load {path}: {_reason()}")
         self._context = llama.llama_init_from_model(
@@ -95,6 +106,57 @@ class Stock:
         if self._model:
             llama.llama_model_free(self._model)
             self._model = None
+
+
+class _Override(ctypes.Structure):
+    """struct llama_model_tensor_buft_override."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("type", ctypes.c_void_p))
+
+
+def _overrides(layers: int) -> "ctypes.Array[_Override]":
+    """What llama.cpp makes of --n-cpu-moe: a pattern per layer, and a null that ends the list."""
+    cpu = functions["ggml_backend_cpu_buffer_type"]() if layers else None
+    patterns = [rf"blk\.{layer}\.ffn_(up|down|gate|gate_up)_(ch|)exps".encode() for layer in range(layers)]
+    return (_Override * (layers + 1))(*(_Override(pattern, cpu) for pattern in patterns))
+
+
+def within(
+    path: Path, budget: int, load: Callable[[int], Stock], free: Callable[[], int], *, kv_bytes: int = 0
+) -> Stock:
+    """The baseline with as few layers' experts on the CPU as `budget` bytes of video memory allow.
+
+    `load` opens it with a number of layers, `free` tells the card's free bytes. What it really takes is looked at
+    after a prompt, and the number corrected, since llama.cpp's buffers are its own business.
+    """
+    layers, over = expert_bytes(path), set[int]()
+    rest = sum(tensor.nbytes for tensor in GgufFile.open(path).tensors.values()) - sum(layers)
+    room = budget - rest - kv_bytes - BESIDE
+    moved = next((n for n in range(len(layers)) if sum(layers[n:]) <= room), len(layers))
+    for _ in range(ATTEMPTS):
+        before = free()
+        stock = load(moved)
+        stock.prefill(range(BATCH))
+        stock.reset()
+        spare = (budget - (before - free())) // max(layers)  # layers that would fit too; below 0: that do not
+        target = min(max(moved - spare, 0), len(layers))
+        if spare >= 0 and (target == moved or target in over):
+            return stock
+        if spare < 0:
+            over.add(moved)
+        stock.close()
+        moved = target
+    raise CloverError(f"stock llama.cpp was not made to fit into {budget / 2**30:.1f} GiB")
+
+
+def expert_bytes(path: Path) -> list[int]:
+    """Bytes of the routed experts by layer."""
+    found: dict[int, int] = {}
+    for name, tensor in GgufFile.open(path).tensors.items():
+        if name.endswith("_exps.weight"):
+            layer = int(name.split(".")[1])
+            found[layer] = found.get(layer, 0) + tensor.nbytes
+    return [found[layer] for layer in sorted(found)]
 
 
 def _reason() -> str:

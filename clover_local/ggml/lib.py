@@ -164,6 +164,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_backend_dev_memory": (None, (_P, C.POINTER(_S), C.POINTER(_S))),
     "ggml_backend_dev_init": (_P, (_P, _STR)),
     "ggml_backend_dev_host_buffer_type": (_P, (_P,)),
+    "ggml_backend_cpu_buffer_type": (_P, ()),
     "ggml_backend_free": (None, (_P,)),
     "ggml_backend_name": (_STR, (_P,)),
     "ggml_backend_synchronize": (None, (_P,)),

@@ -13,6 +13,7 @@ import pytest
 
 from clover_local import cli
 from clover_local.bench import costs, speed, speed_report
+from clover_local.bench import stock as stock_module
 from clover_local.bench.stock import Stock
 from clover_local.decoding.costs import Costs
 from clover_local.decoding.events import Stats
@@ -304,3 +305,55 @@ def test_skewed_routers_prefer_some_experts(make_synthetic: ModuleType, tmp_path
         best = np.argmax(tokens @ router.T, axis=1)
         shares.append(np.bincount(best, minlength=spec.experts).max() / 500)
     assert shares[0] < 0.35 < 0.5 < shares[1]
+
+
+def test_stock_with_experts_on_the_cpu_computes_the_same(synthetic: Path) -> None:
+    """Here everything is on the CPU, so that only the override itself is proved: it is read, and names tensors."""
+    logits = []
+    for moved in (0, 2):
+        with Stock(synthetic, n_ctx=64, threads=1, gpu=None, n_cpu_moe=moved) as stock:
+            stock.verify([1, 2, 3])
+            logits.append(stock.logits().copy())
+    np.testing.assert_array_equal(*logits)
+
+
+class _Loaded:
+    """A baseline on a card of its own: it takes some bytes and so many per layer's experts there."""
+
+    def __init__(self, card: "_Card", moved: int) -> None:
+        self.n_cpu_moe, self._card = moved, card
+        card.opened.append(self)
+
+    def prefill(self, tokens: range) -> None:
+        self._card.taken = self._card.base + sum(self._card.experts[self.n_cpu_moe :])
+
+    def reset(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._card.taken = 0
+        self._card.opened.remove(self)
+
+
+class _Card:
+    def __init__(self, base: int, experts: list[int]) -> None:
+        self.base, self.experts, self.taken, self.opened = base, experts, 0, list["_Loaded"]()
+
+    def free(self) -> int:
+        return (80 << 30) - self.taken
+
+
+@pytest.mark.parametrize("base", [0, 100 << 20, 3 << 30])
+def test_the_baseline_takes_what_the_cap_allows_and_no_more(synthetic: Path, base: int) -> None:
+    """llama.cpp's own buffers are unknown before; every cap ends with the fewest layers moved that fit."""
+    experts = stock_module.expert_bytes(synthetic)
+    assert len(experts) == GgufFile.open(synthetic).keys["qwen35moe.block_count"]
+    for whole in range(len(experts) + 1):
+        budget = base + sum(experts[whole:]) + experts[0] // 2
+        card = _Card(base, experts)
+        found = stock_module.within(synthetic, budget, lambda moved: _Loaded(card, moved), card.free)  # type: ignore[arg-type, return-value]  # noqa: B023
+        assert found.n_cpu_moe == whole and card.opened == [found], "everything else was closed again"
+    card = _Card(2, experts)
+    with pytest.raises(CloverError, match=r"not made to fit into 0\.0 GiB"):
+        stock_module.within(synthetic, 1, lambda moved: _Loaded(card, moved), card.free)  # type: ignore[arg-type, return-value]
+    assert not card.opened
