@@ -7,7 +7,7 @@ import mmap
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +57,7 @@ class Emulator:
     """A Machine whose memory is numpy arrays, each between guard bytes that `check` compares."""
 
     processors = 3
+    shared_memory = 227 << 10
 
     def __init__(self) -> None:
         self._blocks: dict[int, np.ndarray] = {}
@@ -100,6 +101,40 @@ class Emulator:
             offset = start - raw.ctypes.data
             outside = np.concatenate([raw[:offset], raw[offset + self._sizes[start] :]])
             assert (outside == 0xA5).all()
+
+
+class EmulatedDevice(Emulator):
+    """The emulator in the place of device.Device: queues run at once, and a graph is its list of kernels."""
+
+    capability = (9, 0)
+
+    def __init__(self, ordinal: int = 0) -> None:
+        super().__init__()
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.zeros(nbytes, np.uint8)
+
+    def send(self, address: int, data: np.ndarray) -> None:
+        self.write(address, data)
+
+    def fetch(self, data: np.ndarray, address: int) -> None:
+        data[:] = self.read(address, np.uint8, data.nbytes)
+
+    def prepare(self, launches: Iterable[Launch]) -> None:
+        list(launches)
+
+    def capture(self, launches: Sequence[Launch]) -> list[Launch]:
+        return list(launches)
+
+    def replay(self, graph: list[Launch]) -> None:
+        self.run(graph)
+
+    def finish(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def close(self) -> None:
+        self.check()
 
 
 class FencedEmulator(Emulator):

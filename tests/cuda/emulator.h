@@ -191,6 +191,12 @@ inline unsigned __float_as_uint(float v) { return emu_bits<unsigned>(v); }
 
 inline void wait_for_previous() {}
 inline void prefetch(const void* p) { volatile char c = *(const char*)p; (void)c; }
+inline void copy_async(void* shared, const void* global) {
+    if (((size_t)shared | (size_t)global) & 15) { fprintf(stderr, "emulator: a copy is not aligned\n"); abort(); }
+    memcpy(shared, global, 16);
+}
+inline void commit_copies() {}
+template <int pending> void await_copies() {}
 inline float half_to_float(unsigned short h) { _Float16 f; memcpy(&f, &h, 2); return (float)f; }
 inline unsigned short float_to_half(float v) { _Float16 f = (_Float16)v; unsigned short h; memcpy(&h, &f, 2); return h; }
 

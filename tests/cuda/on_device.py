@@ -17,7 +17,7 @@ import numpy as np
 from clover_local.model.spec import Spec
 from clover_local.model.weights import wanted
 from clover_local.runtime.cuda.device import Device
-from clover_local.runtime.cuda.network import BLOCKS, Network, Place, build
+from clover_local.runtime.cuda.network import BLOCKS, Network, Place, build, router_width
 from clover_local.runtime.cuda.passes import Launch
 
 from . import synthetic as S
@@ -160,7 +160,7 @@ def group(one: Launch, spec: Spec) -> str:
         return one.kernel
     if one.args.add:
         return "dense out"
-    return {spec.vocab: "dense head", spec.experts + 1: "dense router"}.get(one.args.ld, "dense in")
+    return {spec.vocab: "dense head", router_width(spec): "dense router"}.get(one.args.ld, "dense in")
 
 
 def times(recipe_name: str, recipe: Mapping[str, str], plan: list[tuple[str, int, int, bool]]) -> None:

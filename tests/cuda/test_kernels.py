@@ -13,7 +13,7 @@ from clover_local.model.processing import process
 from clover_local.model.spec import Spec
 from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.network import BLOCKS, MATRIX_TYPES, Network, Place, build, unsupported
-from clover_local.runtime.cuda.passes import Launch
+from clover_local.runtime.cuda.passes import FLOAT_TILE, FLOATS, TILE, Launch, staged_bytes
 from tests.reference import from_gguf
 from tests.reference import model as reference
 
@@ -47,19 +47,24 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
     width = 8 if n <= 8 else 16 if n <= 16 else 32
     segments = (A.Segment * A.SEGMENTS)()
     segments[0] = A.Segment(machine.place(data), MATRIX_TYPES[kind], rows, 0, 0)
-    segments[1] = A.Segment(machine.place(other), 0, 5, 3, rows)
+    floats = kind in FLOATS
+    tiles = -(-rows // (FLOAT_TILE if floats else TILE))
+    segments[1] = A.Segment(machine.place(other), 0, 5, tiles, rows)
     before = rng.normal(0, 1, (n, rows + 5)).astype(np.float32)
     out, run = machine.place(before), machine.place(np.frombuffer(bytes(A.Pass(n)), np.uint8))
     acts = A.Acts(machine.place(q), machine.place(s), machine.place(x))
     args = A.DenseArgs(segments, acts, out, run, 2, k, rows + 5, 1)
     types = 1 << MATRIX_TYPES[kind] | 1
-    values = (("NT", width // 8), ("TYPES", types), ("TILES", 2))
-    machine.run([Launch("dense", "dense", (2, 1), 256, args, 0, values)])
-    machine.check()
-    got = machine.read(out, np.float32, n, rows + 5)
-    seen = means if kind in QUANTIZED else x
-    want = before + np.concatenate([seen @ weights.T.astype(np.float64), x @ other.T.astype(np.float64)], 1)
-    assert np.abs(got - want).max() < 2e-4
+    for staged in (0, 1):
+        machine.write(out, before)
+        values = (("NT", width // 8), ("TYPES", types), ("WARPS", 8), ("STAGED", staged))
+        shared = 8 * TILE * width * 4 + staged * staged_bytes(kind, k, TILE)
+        machine.run([Launch("dense", "dense", (tiles + 2, 1), 256, args, shared, values)])
+        machine.check()
+        got = machine.read(out, np.float32, n, rows + 5)
+        seen = means if kind in QUANTIZED else x
+        want = before + np.concatenate([seen @ weights.T.astype(np.float64), x @ other.T.astype(np.float64)], 1)
+        assert np.abs(got - want).max() < 2e-4
 
 
 def _load(path: Path, n_ctx: int = 256) -> tuple[Network, Emulator]:
@@ -161,7 +166,7 @@ def test_response_processing_and_choice() -> None:
     settings = A.Processing(0.5, 0.25, 1.5, 250, 7, 3, 2)
     settings.length_bias[:n], settings.think_bias[:n] = (0.5, 1.0, 1.5), (2.0, 0.0, 0.0)
     place = lambda kind, values: machine.place(np.array(values, kind))  # noqa: E731
-    run = machine.place(np.frombuffer(bytes(A.Pass(n, 0, 0, 1, (C.c_int * 32)(*tokens))), np.uint8))
+    run = machine.place(np.frombuffer(bytes(A.Pass(n, 0, 0, 1, 0, 0, 0, (C.c_int * 32)(*tokens))), np.uint8))
     address, parts, out = machine.place(logits), machine.alloc(n * 64 * 16), machine.alloc(n * 16)
     args = A.ProcessArgs(
         address, machine.place(np.frombuffer(bytes(settings), np.uint8)), place(np.int32, [4, 9, 11]),

@@ -47,7 +47,7 @@ class Session:
         """Set the inputs of a pass."""
         if kind != "commit":
             self.tokens = list(tokens)
-        run = A.Pass(len(self.tokens), self.past, rows, 0, (C.c_int * A.MAX_ROWS)(*self.tokens))
+        run = A.Pass(len(self.tokens), self.past, rows, 0, 0, 0, 0, (C.c_int * A.MAX_ROWS)(*self.tokens))
         self.machine.write(self.net.work.run, np.frombuffer(bytes(run), np.uint8))
 
     def end(self, kind: str, rows: int) -> None:

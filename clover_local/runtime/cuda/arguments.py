@@ -16,13 +16,10 @@ Float = C.c_float
 
 
 class Pass(C.Structure):
-    """What changes from run to run: rows, committed tokens, rows to replay, and the tokens."""
+    """What changes from run to run: rows, committed tokens, rows to replay, limits of a draft, and the tokens."""
 
     _fields_ = (
-        ("n", Int),
-        ("past", Int),
-        ("replay", Int),
-        ("counted", Int),
+        *((name, Int) for name in "n past replay counted picks budget resident".split()),
         ("tokens", Int * MAX_ROWS),
     )
 
@@ -134,32 +131,31 @@ class Route(C.Structure):
         ("first", Int * (MAX_EXPERTS + 2)),
         ("row", Int * (MAX_ROWS * (MAX_PICKS + 1))),
         ("weight", Float * (MAX_ROWS * (MAX_PICKS + 1))),
+        *((name, Address * (MAX_EXPERTS + 1)) for name in "gate up down".split()),
     )
 
 
 class RouteArgs(C.Structure):
-    """Routing of all rows."""
+    """Routing of all rows; the experts' matrices are reached through tables of pointers."""
 
     _fields_ = (
-        ("logits", Address),
-        ("route", Address),
-        ("run", Address),
-        ("experts", Int),
-        ("picks", Int),
+        *((name, Address) for name in "logits route run gate up down resident usage".split()),
+        *((name, Int) for name in "picks ld preview".split()),
         ("top_p", Float),
     )
 
 
 class ExpertArgs(C.Structure):
-    """The experts' matrices, reached through tables of pointers."""
+    """The experts' matrices of one layer, as routing found them."""
 
     _fields_ = (
-        *((name, Address) for name in "gate up down".split()),
-        *((name, Int * 2) for name in "gate_type up_type down_type".split()),
         ("x", Acts),
         ("act", Acts),
-        *((name, Address) for name in "residual route run".split()),
-        *((name, Int) for name in "experts hidden width".split()),
+        *((name, Address) for name in "shared residual route run".split()),
+        ("gate_type", Int),
+        ("up_type", Int),
+        ("down_type", Int * 2),
+        *((name, Int) for name in "hidden width ld".split()),
     )
 
 

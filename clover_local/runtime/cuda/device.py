@@ -53,6 +53,7 @@ class Device:
                 f"this card has compute capability {major}.{minor}; our kernels need {OLDEST[0]}.{OLDEST[1]}"
             )
         self.processors = self._attribute(kind.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.shared_memory = self._attribute(kind.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self._context = self._check(api.cuDevicePrimaryCtxRetain(self._device))
         self._check(api.cuCtxSetCurrent(self._context))
         self._stream = self._check(api.cuStreamCreate(api.CUstream_flags.CU_STREAM_NON_BLOCKING))

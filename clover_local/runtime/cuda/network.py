@@ -17,6 +17,7 @@ MATRIX_TYPES = {
 }  # fmt: skip
 """Tensor types with a kernel, and ggml's ids of them."""
 LOGIT_SPLITS = 64
+RESIDENT_WORDS = A.MAX_EXPERTS // 32
 GDN_HEADS = (32, 64, 128)
 ATTENTION_HEADS = (64, 128, 256)
 
@@ -37,6 +38,8 @@ class Machine(Protocol):
     """A device that holds memory; addresses are plain integers."""
 
     processors: int
+    shared_memory: int
+    """Bytes of shared memory that one block may have."""
 
     def alloc(self, nbytes: int) -> int:
         """Reserve zeroed memory, aligned to 256 bytes."""
@@ -73,7 +76,7 @@ class Workspace:
     queries: int
     partial: int
     stats: int
-    router: int  # float32 [rows, experts + 1]
+    router: int  # float32 [rows, router_width]
     route: int
     act: A.Acts  # [slots, expert width]
     logits: int  # float32 [rows, vocab]
@@ -83,6 +86,8 @@ class Workspace:
     seen: int
     counts: int
     stop_ids: int
+    resident: int  # uint32 [layers, RESIDENT_WORDS]: bits of the experts that drafts may use
+    usage: int  # uint32 [layers, experts]: rows of causal passes that picked each expert
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class Network:
     gdn_table: int  # all GdnLayer structures on the device
     experts: Mapping[int, tuple[int, int, int]]  # tables of pointers: gate, up, down
     processors: int
+    shared_memory: int
 
 
 def unsupported(spec: Spec, types: Mapping[str, str], kv_type: str = "f16") -> str | None:
@@ -141,7 +147,7 @@ def allocate(spec: Spec, machine: Machine, max_seen: int) -> Workspace:
         queries=machine.alloc(rows * inner * 2),
         partial=machine.alloc(queries * spec.head_dim * 4),
         stats=machine.alloc(queries * 8),
-        router=machine.alloc(rows * (spec.experts + 1) * 4),
+        router=machine.alloc(rows * router_width(spec) * 4),
         route=machine.alloc(C.sizeof(A.Route)),
         act=_acts(machine, rows * (spec.experts_used + 1), spec.expert_width),
         logits=machine.alloc(rows * spec.vocab * 4),
@@ -151,7 +157,14 @@ def allocate(spec: Spec, machine: Machine, max_seen: int) -> Workspace:
         seen=machine.alloc(max_seen * 4),
         counts=machine.alloc(max_seen * 4),
         stop_ids=machine.alloc(64 * 4),
+        resident=machine.alloc(spec.layers * RESIDENT_WORDS * 4),
+        usage=machine.alloc(spec.layers * spec.experts * 4),
     )
+
+
+def router_width(spec: Spec) -> int:
+    """Columns behind a layer's second norm: router, the shared expert's gate, its gate and up matrices."""
+    return spec.experts + 1 + 2 * spec.shared_width
 
 
 def attention_width(spec: Spec) -> int:
@@ -176,7 +189,9 @@ def build(
     machine.write(address, table)
     experts = {layer: _expert_tables(spec, layer, places, machine) for layer in range(spec.layers)}
     work = allocate(spec, machine, max_seen)
-    return Network(spec, places, state, work, gdn, address, experts, machine.processors)
+    return Network(
+        spec, places, state, work, gdn, address, experts, machine.processors, machine.shared_memory
+    )
 
 
 def _gdn_layer(

@@ -13,20 +13,22 @@ from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.network import (
     LOGIT_SPLITS,
     MATRIX_TYPES,
+    RESIDENT_WORDS,
     Network,
     attention_width,
     gdn_width,
+    matrix_bytes,
+    router_width,
     splits_of,
 )
 
 WIDTHS = (8, 16, 32)
-TILE = 16  # output rows of a matrix tile
+TILE, FLOAT_TILE = 16, 4
+"""Output rows of a block of a quantized and of a float matrix."""
+FLOATS = frozenset({"f32", "f16", "bf16"})
 NO_CORESET = 2.0
-FEW_TILES, MANY_TILES = 400, 4000
-DOWN_THREADS = {8: 768, 16: 512, 32: 512}
-"""Threads of moe_down by width: 32 * DOWN_WARPS in moe.cu."""
-RESIDENT = {8: 3, 16: 2, 32: 2}
-"""Blocks of the expert kernels that fit on a multiprocessor at a time, by width (their registers decide)."""
+DOWN_WARPS = (16, 12, 8, 4, 2, 1)
+"""Warps of moe_down beside the shared expert's: the most that shared memory lets have two tiles each."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,14 @@ def _norm(net: Network, weight: str, width: int) -> Launch:
     return Launch("rows", "rms_norm", (width, 1), 256, args)
 
 
+def staged_bytes(kind: str, k: int, rows: int) -> int:
+    """Shared memory of `rows` rows on their way to the tensor cores (tile.cuh, staged_stride)."""
+    if kind in FLOATS:
+        return 0
+    size = matrix_bytes(kind, k, 1)
+    return rows * (size if size % 128 else size + 32)
+
+
 def _dense(
     net: Network,
     x: A.Acts,
@@ -103,21 +113,16 @@ def _dense(
         place = net.places[name]
         segment.data, segment.type, segment.rows = place.address, MATRIX_TYPES[place.type], rows
         segment.tile, segment.out = tile, column
-        tile += -(-rows // TILE)
+        tile += -(-rows // (FLOAT_TILE if place.type in FLOATS else TILE))
         column += rows
     args = A.DenseArgs(segments, x, out, net.work.run, len(parts), k, ld, int(add))
-    per_block = _tiles_per_block(tile, width)
+    warps = 8 if tile < 2 * net.processors else 4
+    sums = warps * TILE * width * 4
+    staged = max(staged_bytes(net.places[name].type, k, TILE) for name, _ in parts)
+    fits = staged + sums <= net.shared_memory
     values = _tiles(width, *(segment.type for segment in segments[: len(parts)]))
-    return Launch(
-        "dense", "dense", (-(-tile // per_block), 1), 256, args, values=(*values, ("TILES", per_block))
-    )
-
-
-def _tiles_per_block(tiles: int, width: int) -> int:
-    """Few tiles: one a block, all warps on it; many: two or four share the activations they read."""
-    if tiles < FEW_TILES:
-        return 1
-    return width // 8 if tiles >= MANY_TILES else max(1, width // 16)
+    values = (*values, ("WARPS", warps), ("STAGED", int(fits)))
+    return Launch("dense", "dense", (tile, 1), 32 * warps, args, sums + fits * staged, values)
 
 
 def _tiles(width: int, *types: int) -> tuple[tuple[str, int], ...]:
@@ -195,33 +200,64 @@ def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[
 
 
 def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
-    spec, work, prefix = net.spec, net.work, f"blk.{layer}."
-    router = [(f"{prefix}ffn_gate_inp.weight", spec.experts), (f"{prefix}ffn_gate_inp_shexp.weight", 1)]
-    yield _dense(net, work.h, spec.hidden, router, work.router, spec.experts + 1, width)
+    spec, work, prefix, ld = net.spec, net.work, f"blk.{layer}.", router_width(net.spec)
+    router = [
+        (f"{prefix}ffn_gate_inp.weight", spec.experts),
+        (f"{prefix}ffn_gate_inp_shexp.weight", 1),
+        (f"{prefix}ffn_gate_shexp.weight", spec.shared_width),
+        (f"{prefix}ffn_up_shexp.weight", spec.shared_width),
+    ]
+    yield _dense(net, work.h, spec.hidden, router, work.router, ld, width)
     top_p = spec.coreset_top_p if preview and spec.coreset_top_p is not None else NO_CORESET
-    args = A.RouteArgs(work.router, work.route, work.run, spec.experts, spec.experts_used, top_p)
-    yield Launch("moe", "moe_route", (1, 1), A.MAX_EXPERTS, args, values=_tiles(width))
-    types = [_expert_types(net, prefix, part) for part in ("gate", "up", "down")]
-    experts = A.ExpertArgs(
-        *net.experts[layer], *types,
-        work.h, work.act, work.x, work.route, work.run, spec.experts, spec.hidden, spec.expert_width,
+    route = A.RouteArgs(
+        work.router, work.route, work.run, *net.experts[layer],
+        work.resident + layer * RESIDENT_WORDS * 4, work.usage + layer * spec.experts * 4,
+        spec.experts_used, ld, int(preview), top_p,
     )  # fmt: skip
+    values = (("NT", width // 8), ("EXPERTS", spec.experts))
+    chances = spec.experts * (width + 1) * 4
+    threads = max(32 * -(-(spec.experts + 1) // 32), 32 * width)
+    yield Launch("moe", "moe_route", (1, 1), threads, route, chances, values)
+    yield from _experts(net, layer, width)
+
+
+def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
+    spec, work, prefix = net.spec, net.work, f"blk.{layer}."
+    kind = lambda part, group: net.places[f"{prefix}ffn_{part}_{group}.weight"].type  # noqa: E731
+    gate, up, down, shared = kind("gate", "exps"), kind("up", "exps"), kind("down", "exps"), kind("down", "shexp")
+    number = MATRIX_TYPES
+    args = A.ExpertArgs(
+        work.h, work.act, work.router + (spec.experts + 1) * 4, work.x, work.route, work.run,
+        number[gate], number[up], (C.c_int * 2)(number[down], number[shared]),
+        spec.hidden, spec.expert_width, router_width(spec),
+    )  # fmt: skip
+    sums = 8 * TILE * width * 4
+    staged = sum(staged_bytes(one, spec.hidden, 2 * TILE) for one in (gate, up))
+    fits = 0 < staged and staged + sums <= net.shared_memory and not {gate, up} & FLOATS
     entries = min(spec.experts, width * spec.experts_used) + 1
-    grid = min(entries * spec.expert_width // 32, RESIDENT[width] * net.processors)
-    yield Launch("moe", "moe_gate_up", (grid, 1), 256, experts, values=_tiles(width, *types[0], *types[1]))
+    grid = min(entries * spec.expert_width // 32, (3 if width == 8 else 2) * net.processors)
+    values = (*_tiles(width, number[gate], number[up]), ("STAGED", int(fits)))
+    yield Launch("moe", "moe_gate_up", (grid, 1), 256, args, sums + fits * staged, values)
+    warps, size = _down_warps(net, width, down, shared)
+    values = (*_tiles(width, number[down], number[shared]), ("STAGED", int(warps > 0)))
+    warps = warps or DOWN_WARPS[0]
+    tiles = -(-spec.hidden // TILE)
     yield Launch(
-        "moe",
-        "moe_down",
-        (-(-spec.hidden // TILE), 1),
-        DOWN_THREADS[width],
-        experts,
-        values=_tiles(width, *types[2]),
+        "moe", "moe_down", (tiles, 1), 32 * (warps + 1), args, size, (*values, ("DOWN_WARPS", warps))
     )
 
 
-def _expert_types(net: Network, prefix: str, part: str) -> C.Array[C.c_int]:
-    names = (f"{prefix}ffn_{part}_exps.weight", f"{prefix}ffn_{part}_shexp.weight")
-    return (C.c_int * 2)(*(MATRIX_TYPES[net.places[name].type] for name in names))
+def _down_warps(net: Network, width: int, routed: str, shared: str) -> tuple[int, int]:
+    """Warps of moe_down and its shared memory; no warps: the tiles are read where they lie."""
+    k, sums = net.spec.expert_width, TILE * width * 4
+    size = lambda warps: (  # noqa: E731
+        2 * warps * staged_bytes(routed, k, TILE) + staged_bytes(shared, k, TILE) + (warps + 1) * sums
+    )
+    if not {routed, shared} & FLOATS:
+        for warps in DOWN_WARPS:
+            if size(warps) <= net.shared_memory:
+                return warps, size(warps)
+    return 0, (DOWN_WARPS[0] + 1) * sums
 
 
 def _head(net: Network, width: int) -> Iterator[Launch]:

@@ -19,7 +19,15 @@ from clover_local.model.weights import Weights
 from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda import passes
 from clover_local.runtime.cuda.device import Device
-from clover_local.runtime.cuda.network import Network, Place, StatePlaces, build, matrix_bytes, unsupported
+from clover_local.runtime.cuda.network import (
+    RESIDENT_WORDS,
+    Network,
+    Place,
+    StatePlaces,
+    build,
+    matrix_bytes,
+    unsupported,
+)
 from clover_local.runtime.response import Response
 from clover_local.runtime.rows import Rows
 
@@ -104,6 +112,7 @@ class Runner:
         self._run, rest = np.split(self._host, [C.sizeof(A.Pass)])
         self._settings, self._results = np.split(rest, [C.sizeof(A.Processing)])
         self._tokens: list[int] = []
+        self._restricted = False
         self.device.prepare(
             one for kind in Kind for width in passes.WIDTHS for one in self._launches(kind, width)
         )
@@ -135,7 +144,7 @@ class Runner:
         n = len(tokens)
         graph = self._graph(kind, passes.width_for(n))
         self._tokens = list(tokens)
-        self._send_run(past, replay=n, counted=response.counted)
+        self._send_run(past, replay=n, counted=response.counted, draft=draft)
         self._send_processing(response)
         self.device.replay(graph)
         self.device.fetch(self._results, self.net.work.results)
@@ -147,7 +156,16 @@ class Runner:
         )
 
     def restrict(self, resident: np.ndarray | None) -> None:
-        """Drafts may use every expert here, which is allowed: a draft is only a proposal."""
+        """Let drafts use only some experts: bool [layers, experts]; None allows all."""
+        self._restricted = resident is not None
+        if resident is not None:
+            words = np.zeros((len(resident), 32 * RESIDENT_WORDS), bool)
+            words[:, : resident.shape[1]] = resident
+            self.device.write(self.net.work.resident, np.packbits(words, axis=1, bitorder="little"))
+
+    def usage(self) -> np.ndarray:
+        """Rows of causal passes that picked each expert since the runner was made, uint32 [layers, experts]."""
+        return self.device.read(self.net.work.usage, np.uint32, self.net.spec.layers, self.net.spec.experts)
 
     def commit(self, rows: int, past: int) -> None:
         """Replay the first rows of the last VERIFY pass into the state."""
@@ -159,9 +177,14 @@ class Runner:
     def _logits(self, rows: int) -> np.ndarray:
         return self.device.read(self.net.work.logits, np.float32, rows, self.net.spec.vocab)
 
-    def _send_run(self, past: int, *, replay: int, counted: bool) -> None:
+    def _send_run(
+        self, past: int, *, replay: int, counted: bool, draft: DraftSettings | None = None
+    ) -> None:
         padded = (C.c_int * A.MAX_ROWS)(*self._tokens)
-        run = A.Pass(len(self._tokens), past, replay, int(counted), padded)
+        limits = (0, 0, 0)
+        if draft is not None:
+            limits = (draft.experts_used or 0, draft.budget or 0, int(self._restricted))
+        run = A.Pass(len(self._tokens), past, replay, int(counted), *limits, padded)
         self._run[:] = np.frombuffer(bytes(run), np.uint8)
         self.device.send(self.net.work.run, self._run)
 

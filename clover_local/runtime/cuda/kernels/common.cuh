@@ -32,6 +32,9 @@ struct Pass {
     int past;     // committed tokens
     int replay;   // rows a commit replays
     int counted;  // whether rows 0..r count as response tokens for row r (verify)
+    int picks;    // experts of a row in a preview; 0: as many as the model's own
+    int budget;   // experts of all rows of a preview together; 0: no limit
+    int resident; // 1: previews use only the experts of RouteArgs::resident
     int tokens[MAX_ROWS];
 };
 
@@ -52,6 +55,14 @@ __device__ __forceinline__ void wait_for_previous() {
 }
 
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// 16 aligned bytes to shared memory past the registers; copies between two commits are one group.
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+    u32 to = (u32)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory"); }
 
 __device__ __forceinline__ float half_to_float(u16 h) {
     float f;
@@ -108,6 +119,15 @@ template <int width = 32> __device__ __forceinline__ float lanes_max(float v) {
 #pragma unroll
     for (int o = width / 2; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(FULL, v, o));
     return v;
+}
+
+// Sums of four values over all lanes at once; a lane ends up with the sum of v[lane / 8].
+__device__ __forceinline__ float lanes_sum4(const float (&v)[4]) {
+    bool upper = lane_id() & 16, odd = lane_id() & 8;
+    float a = (upper ? v[2] : v[0]) + __shfl_xor_sync(FULL, upper ? v[0] : v[2], 16);
+    float b = (upper ? v[3] : v[1]) + __shfl_xor_sync(FULL, upper ? v[1] : v[3], 16);
+    float c = (odd ? b : a) + __shfl_xor_sync(FULL, odd ? a : b, 8);
+    return lanes_sum<8>(c);
 }
 
 // Sum over the whole block; `scratch` holds one float per warp. Every thread gets the result.

@@ -1,15 +1,20 @@
-// Matrices that every row meets: up to five behind one input, each of its own type.
+// Matrices that every row meets: up to five behind one input, each of its own type. A block computes 16 rows of a
+// quantized matrix on tensor cores, or 4 rows of a float matrix in f32; its warps share the inputs.
 #include "tile.cuh"
 
-#ifndef TILES
-#define TILES 1  // tiles of 16 rows to a block; more share what they read of the activations
+#ifndef WARPS
+#define WARPS 4
 #endif
-constexpr int KSPLIT = 8 / TILES;  // warps that share the inputs of a tile
+constexpr int THREADS = 32 * WARPS;
+constexpr int FLOAT_ROWS = 4;
+constexpr int LOADS = 512 / THREADS;      // of four values per row and thread, held while the kernel ahead finishes
+constexpr int OUTPUTS = 16 * COLUMNS / THREADS > 0 ? 16 * COLUMNS / THREADS : 1;  // of a thread in a tile
+constexpr int CHUNK = 4 * THREADS * LOADS;
 
 struct Segment {
     const u8* data;
     int type, rows;
-    int tile;  // first tile of 16 rows within the launch
+    int tile;  // first block of the launch that works on it
     int out;   // column of the output where row 0 goes
 };
 
@@ -22,36 +27,96 @@ struct DenseArgs {
     int add;          // 1: out += product (the residual)
 };
 
-RESIDENT_KERNEL(dense, 256, NT == 1 ? 3 : 2, DenseArgs) {
-    __shared__ float partial[8][16 * COLUMNS];
-    int warp = warp_id(), tile = blockIdx.x * TILES + warp / KSPLIT;
-    int s = 0;
-    while (s + 1 < a.count && tile >= a.segments[s + 1].tile) s++;
-    Segment m = a.segments[s];
-    int row0 = 16 * (tile - m.tile);
-    if (row0 < m.rows) {  // weights do not depend on earlier kernels: bring them into L2 while those finish
-        int bytes = row_bytes(m.type, a.k), length = min(16, m.rows - row0) * bytes;
-        const u8* p = m.data + (size_t)row0 * bytes;
-        for (int at = 128 * (threadIdx.x % (32 * KSPLIT)); at < length; at += 128 * 32 * KSPLIT) prefetch(p + at);
-    }
+__device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment& m, int row0, u8* memory) {
+    int bytes = row_bytes(m.type, a.k), warp = warp_id(), n = a.pass->n;
+    if (STAGED) stage(memory, m.data + (size_t)row0 * bytes, bytes, min(16, m.rows - row0), threadIdx.x, THREADS);
+    commit_copies();
     wait_for_previous();
-    int n = a.pass->n;
-    float acc[NT][4];
-    clear(acc);
-    if (row0 < m.rows) multiply(acc, m.type, m.data, m.rows, row0, a.k, warp % KSPLIT, KSPLIT, a.x, columns_of(n, nullptr, 0));
-    store_tile(partial[warp], acc);
-    __syncthreads();
-    for (int i = threadIdx.x; i < TILES * 16 * n; i += blockDim.x) {
-        int row = i % 16, rest = i / 16, c = rest % n, which = rest / n;
-        int t = blockIdx.x * TILES + which, at = 0;
-        while (at + 1 < a.count && t >= a.segments[at + 1].tile) at++;
-        const Segment& o = a.segments[at];
-        int r = 16 * (t - o.tile) + row;
-        if (r >= o.rows) continue;
-        float v = 0;
+    int row = threadIdx.x % 16, column = threadIdx.x / 16, columns_used = row0 + row < m.rows ? n : 0;
+    float* out = a.out + m.out + row0 + row;
+    float before[OUTPUTS], acc[NT][4];
 #pragma unroll
-        for (int p = 0; p < KSPLIT; p++) v += partial[which * KSPLIT + p][row * COLUMNS + c];
-        float* out = a.out + (size_t)c * a.ld + o.out + r;
-        *out = a.add ? *out + v : v;
+    for (int i = 0; i < OUTPUTS; i++) {
+        int c = column + THREADS / 16 * i;
+        before[i] = a.add && c < columns_used ? out[(size_t)c * a.ld] : 0.0f;
     }
+    clear(acc);
+    Columns columns = columns_of(NT == 1 ? 8 : n, nullptr, 0);
+    if (STAGED) {
+        await_copies<0>();
+        __syncthreads();
+        multiply_staged(acc, m.type, memory, a.k, warp, WARPS, a.x, columns);
+    } else {
+        multiply(acc, m.type, m.data, m.rows, row0, a.k, warp, WARPS, a.x, columns);
+    }
+    float* partial = (float*)(memory + (STAGED ? 16 * staged_stride(bytes) : 0));
+    store_tile(partial + warp * 16 * COLUMNS, acc);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; i++) {
+        int c = column + THREADS / 16 * i;
+        if (c >= columns_used) break;
+        float v = before[i];
+#pragma unroll
+        for (int p = 0; p < WARPS; p++) v += partial[(p * 16 + row) * COLUMNS + c];
+        out[(size_t)c * a.ld] = v;
+    }
+}
+
+template <int TYPE> __device__ __forceinline__ void float_tile(const DenseArgs& a, const Segment& m, int row0, float* partial) {
+    int n = a.pass->n, bytes = row_bytes(TYPE, a.k);
+    for (int base = 0; base < a.k; base += CHUNK) {
+        float4 w[FLOAT_ROWS][LOADS];
+#pragma unroll
+        for (int i = 0; i < LOADS; i++)
+#pragma unroll
+            for (int r = 0; r < FLOAT_ROWS; r++) {
+                int at = base + 4 * (threadIdx.x + THREADS * i);
+                w[r][i] = make_float4(0, 0, 0, 0);
+                if (at < a.k) w[r][i] = load_floats<TYPE>(m.data + (size_t)min(row0 + r, m.rows - 1) * bytes, at);
+            }
+        if (base == 0) wait_for_previous();
+#pragma unroll 2
+        for (int c = 0; c < n; c++) {
+            float v[FLOAT_ROWS] = {};
+#pragma unroll
+            for (int i = 0; i < LOADS; i++) {
+                int at = base + 4 * (threadIdx.x + THREADS * i);
+                float4 x = make_float4(0, 0, 0, 0);
+                if (at < a.k) x = *(const float4*)(a.x.f + (size_t)c * a.k + at);
+#pragma unroll
+                for (int r = 0; r < FLOAT_ROWS; r++) v[r] += w[r][i].x * x.x + w[r][i].y * x.y + w[r][i].z * x.z + w[r][i].w * x.w;
+            }
+            float sum = lanes_sum4(v), *p = partial + (warp_id() * COLUMNS + c) * FLOAT_ROWS + lane_id() / 8;
+            if (lane_id() % 8 == 0) *p = base ? *p + sum : sum;
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < FLOAT_ROWS * n; i += THREADS) {
+        int r = i % FLOAT_ROWS, c = i / FLOAT_ROWS;
+        if (row0 + r >= m.rows) continue;
+        float* out = a.out + (size_t)c * a.ld + m.out + row0 + r;
+        float v = a.add ? *out : 0.0f;
+#pragma unroll
+        for (int p = 0; p < WARPS; p++) v += partial[(p * COLUMNS + c) * FLOAT_ROWS + r];
+        *out = v;
+    }
+}
+
+RESIDENT_KERNEL(dense, THREADS, (NT == 1 ? 24 : 16) / WARPS, DenseArgs) {
+    DYNAMIC_SHARED(u8, memory);  // a tile of 16 rows, then the sums of every warp
+    int s = 0, tile = blockIdx.x;
+    while (s + 1 < a.count && tile >= a.segments[s + 1].tile) s++;
+    const Segment& m = a.segments[s];
+    tile -= m.tile;
+    if (!is_float(m.type)) {
+        if constexpr ((TYPES & ~FLOATS) != 0) quantized_tile(a, m, 16 * tile, memory);
+        return;
+    }
+    if constexpr (TYPES >> F32 & 1)
+        if (m.type == F32) float_tile<F32>(a, m, FLOAT_ROWS * tile, (float*)memory);
+    if constexpr (TYPES >> F16 & 1)
+        if (m.type == F16) float_tile<F16>(a, m, FLOAT_ROWS * tile, (float*)memory);
+    if constexpr (TYPES >> BF16 & 1)
+        if (m.type == BF16) float_tile<BF16>(a, m, FLOAT_ROWS * tile, (float*)memory);
 }

@@ -1,10 +1,16 @@
 // Mixture of experts: routing (with the block coreset of a preview), gate and up with SwiGLU, down with the weighted sum.
 // Work is grouped by expert, so that an expert's weights are read once for all rows that use it. Experts are reached
-// through a table of pointers; the shared expert is one more entry, which every row uses.
+// through tables of pointers, so each may lie anywhere the card can read. The shared expert, which every row uses, is one
+// more entry; its gate and up are computed with the router, before anybody knows the others.
 #include "tile.cuh"
 
+#ifndef EXPERTS
+#define EXPERTS 256
+#endif
 constexpr int MAX_EXPERTS = 512;
 constexpr int MAX_PICKS = 16;  // experts of one row
+constexpr int GROUPS = (EXPERTS + 31) / 32;
+constexpr int STRIDE = COLUMNS + 1;  // of an expert's chances: threads of neighbouring experts meet no bank twice
 
 // The outcome of routing. A slot is one pair (expert, row); the slots of an expert lie together.
 struct Route {
@@ -13,31 +19,39 @@ struct Route {
     int first[MAX_EXPERTS + 2];       // slots of entry i: first[i] .. first[i + 1] - 1
     int row[MAX_ROWS * (MAX_PICKS + 1)];
     float weight[MAX_ROWS * (MAX_PICKS + 1)];
+    const u8* gate[MAX_EXPERTS + 1];  // the entries' matrices
+    const u8* up[MAX_EXPERTS + 1];
+    const u8* down[MAX_EXPERTS + 1];
 };
 
 struct RouteArgs {
-    const float* logits;  // [rows, experts + 1], the shared expert's gate last
+    const float* logits;  // [rows, ld]: experts, then the shared expert's gate
     Route* route;
     const Pass* pass;
-    int experts, picks;
-    float top_p;          // mass of experts kept (coreset); not below 2: all
+    const u8* const* gate;  // [experts + 1], the shared expert last
+    const u8* const* up;
+    const u8* const* down;
+    const u32* resident;  // bits of the experts that drafts may use
+    u32* usage;           // [experts]: rows that picked each; counted by causal passes
+    int picks, ld;
+    int preview;
+    float top_p;          // mass of experts a preview keeps (coreset); not below 2: all
 };
 
-// The top picks of one row by one warp: softmax over the kept experts, best first, ties to the lower index.
-__device__ __forceinline__ void pick(int* ids, float* p, const float* logits, const u32* kept, int experts, int picks) {
-    float mine[MAX_EXPERTS / 32], top = -INFINITY, sum = 0;
-    int lane = lane_id();
+// The top picks of one row by one warp: softmax over the kept experts, best first, ties to the lower index. Writes each
+// pick's probability, or its share of the row's picks, to chance[expert * STRIDE + row].
+__device__ __forceinline__ void pick(float* chance, int row, const float* logits, const u32* kept, int picks, bool shares) {
+    float mine[GROUPS], top = -INFINITY, sum = 0, p = 0;
+    int lane = lane_id(), id = 0;
 #pragma unroll
-    for (int i = 0; i < MAX_EXPERTS / 32; i++) {
-        if (32 * i >= experts) break;
+    for (int i = 0; i < GROUPS; i++) {
         int e = 32 * i + lane;
-        mine[i] = e < experts && (kept[i] >> lane & 1) ? logits[e] : -INFINITY;
+        mine[i] = e < EXPERTS && (kept[i] >> lane & 1) ? logits[e] : -INFINITY;
         top = fmaxf(top, mine[i]);
     }
     top = lanes_max(top);
 #pragma unroll
-    for (int i = 0; i < MAX_EXPERTS / 32; i++) {
-        if (32 * i >= experts) break;
+    for (int i = 0; i < GROUPS; i++) {
         mine[i] = mine[i] == -INFINITY ? -1.0f : expf(mine[i] - top);
         sum += fmaxf(mine[i], 0.0f);
     }
@@ -46,186 +60,261 @@ __device__ __forceinline__ void pick(int* ids, float* p, const float* logits, co
         float best = -1.0f;
         int at = 0;
 #pragma unroll
-        for (int i = 0; i < MAX_EXPERTS / 32; i++) {
-            if (32 * i >= experts) break;
+        for (int i = 0; i < GROUPS; i++)
             if (mine[i] > best) best = mine[i], at = i;
-        }
         u32 bits = best < 0 ? 0 : __float_as_uint(best) + 1, high = __reduce_max_sync(FULL, bits);
+        if (high == 0) break;  // fewer experts are kept than picked
         u32 winner = __reduce_min_sync(FULL, bits == high ? (u32)(32 * at + lane) : 0xffffffffu);
-        if (high == 0) winner = 0;  // fewer experts are kept than picked: a pick of weight 0
-        if (lane == 0) ids[k] = winner, p[k] = high == 0 ? 0.0f : __uint_as_float(high - 1) / sum;
+        if (lane == k) id = winner, p = __uint_as_float(high - 1) / sum;
 #pragma unroll
-        for (int i = 0; i < MAX_EXPERTS / 32; i++) {
-            if (32 * i >= experts) break;
+        for (int i = 0; i < GROUPS; i++)
             if ((int)winner == 32 * i + lane) mine[i] = -1.0f;
-        }
     }
-    __syncwarp();
+    float all = lanes_sum(p);
+    if (p > 0) chance[id * STRIDE + row] = shares ? p / all : p;
 }
 
-// Marks in users[e] which rows picked expert e, bit by bit; picks of weight 0 do not count.
-__device__ __forceinline__ void mark_users(u32* users, const int (*ids)[MAX_PICKS], const float (*p)[MAX_PICKS], int n, int picks) {
-    users[threadIdx.x] = 0;
-    __syncthreads();
-    for (int r = warp_id(); r < n; r += MAX_EXPERTS / 32)
-        if (lane_id() < picks && p[r][lane_id()] > 0) atomicOr(users + ids[r][lane_id()], 1u << r);
-    __syncthreads();
-}
-
-// The probability with which row r picked expert e.
-__device__ __forceinline__ float picked(const int* ids, const float* p, int e, int picks) {
-    float v = 0;
-    for (int k = 0; k < picks; k++)
-        if (ids[k] == e && p[k] > 0) v = p[k];
-    return v;
-}
-
-// Keeps the experts of most mass over the rows while the mass before them is below top_p (the first always).
-__device__ __forceinline__ void choose_coreset(u32* kept, float* mass, const u32* users, const int (*ids)[MAX_PICKS],
-                                               const float (*p)[MAX_PICKS], int experts, int picks, float top_p) {
-    int e = threadIdx.x;
-    float own = 0, total = 0, before = 0;
-    for (u32 rows = users[e]; rows; rows &= rows - 1) {
-        int r = __ffs(rows) - 1;
-        own += picked(ids[r], p[r], e, picks);
-    }
-    mass[e] = own;
-    __syncthreads();
-    if (e < (experts + 31) / 32 * 32)
-        for (int f = 0; f < experts; f++) {
-            float other = mass[f];
-            total += other;
-            if (other > own || (other == own && f < e)) before += other;
-        }
-    bool keep = own > 0 && (before == 0.0f || before < top_p * total);
-    u32 bits = __ballot_sync(FULL, keep);
-    if (lane_id() == 0) kept[warp_id()] = bits;
-    __syncthreads();
-}
-
-// Exclusive prefix sum over the first MAX_EXPERTS threads of two small counts; `sums` has 2 x 16 entries.
-__device__ __forceinline__ int2 scan(int a, int b, int (*sums)[MAX_EXPERTS / 32]) {
-    int x = a, y = b;
+// Exclusive prefix sums of two small counts over the experts' threads; `sums` has 2 x GROUPS entries. All threads call it.
+__device__ __forceinline__ int2 scan(int a, int b, int (*sums)[GROUPS]) {
+    int x = a, y = b, warp = warp_id();
+#pragma unroll
     for (int o = 1; o < 32; o *= 2) {
         int u = __shfl_up_sync(FULL, x, o), v = __shfl_up_sync(FULL, y, o);
         if (lane_id() >= o) x += u, y += v;
     }
-    if (lane_id() == 31) sums[0][warp_id()] = x, sums[1][warp_id()] = y;
+    if (warp < GROUPS && lane_id() == 31) sums[0][warp] = x, sums[1][warp] = y;
     __syncthreads();
     int2 r = {x - a, y - b};
-    for (int w = 0; w < warp_id(); w++) r.x += sums[0][w], r.y += sums[1][w];
+#pragma unroll
+    for (int w = 0; w < GROUPS; w++)
+        if (w < warp) r.x += sums[0][w], r.y += sums[1][w];
     __syncthreads();
     return r;
 }
 
-// One block of MAX_EXPERTS threads: a warp a row to pick, then a thread an expert to group.
-KERNEL(moe_route, MAX_EXPERTS, RouteArgs) {
-    __shared__ int ids[MAX_ROWS][MAX_PICKS];
-    __shared__ float p[MAX_ROWS][MAX_PICKS];
-    __shared__ float mass[MAX_EXPERTS];
-    __shared__ u32 users[MAX_EXPERTS];
-    __shared__ u32 kept[MAX_EXPERTS / 32];
-    __shared__ int sums[2][MAX_EXPERTS / 32];
-    wait_for_previous();
-    int n = a.pass->n, e = threadIdx.x, ld = a.experts + 1;
-    if (e < MAX_EXPERTS / 32) kept[e] = FULL;
+struct Mass {
+    float mass;
+    int expert;
+};
+
+// Keeps the experts of most mass over the rows while the mass before them is below top_p (the first always; 2: all), at
+// most `budget` of them (0: any number).
+__device__ __forceinline__ void choose_coreset(u32* kept, Mass* used, int (*sums)[GROUPS], const float* chance, int n,
+                                               float top_p, int budget) {
+    int e = threadIdx.x;
+    float own = 0;
+    if (e < EXPERTS)
+        for (int r = 0; r < n; r++) own += chance[e * STRIDE + r];
+    int at = scan(0, own > 0, sums).y;
+    if (own > 0) used[at] = {own, e};
+    if (e < GROUPS) kept[e] = 0;
+    int count = 0;
+    if (e == EXPERTS - 1) sums[0][0] = at + (own > 0);
     __syncthreads();
-    for (int again = 0; again <= (a.top_p < 2.0f); again++) {
-        for (int r = warp_id(); r < n; r += MAX_EXPERTS / 32) pick(ids[r], p[r], a.logits + (size_t)r * ld, kept, a.experts, a.picks);
-        __syncthreads();
-        mark_users(users, ids, p, n, a.picks);
-        if (a.top_p < 2.0f && !again) choose_coreset(kept, mass, users, ids, p, a.experts, a.picks, a.top_p);
-    }
-    int used = __popc(users[e]);
-    int2 at = scan(used, used > 0, sums);
-    Route* out = a.route;
-    if (used) {
-        out->expert[at.y] = e, out->first[at.y] = at.x;
-        int slot = at.x;
-        for (u32 rows = users[e]; rows; rows &= rows - 1) {
-            int r = __ffs(rows) - 1;
-            float sum = 0;
-            for (int j = 0; j < a.picks; j++) sum += p[r][j];
-            out->row[slot] = r, out->weight[slot++] = picked(ids[r], p[r], e, a.picks) / sum;
+    count = sums[0][0];
+    for (int i = threadIdx.x / 4; i < (count + 7) / 8 * 8; i += blockDim.x / 4) {  // whole warps, four lanes an expert
+        Mass one = i < count ? used[i] : Mass{0, 0};
+        float total = 0, before = 0;
+        int rank = 0;
+        for (int j = threadIdx.x % 4; j < count; j += 4) {
+            Mass other = used[j];
+            total += other.mass;
+            if (other.mass > one.mass || (other.mass == one.mass && other.expert < one.expert)) before += other.mass, rank++;
         }
-    }
-    if (e == MAX_EXPERTS - 1) {  // the last thread knows the totals
-        int distinct = at.y + (used > 0), slots = at.x + used;
-        out->count = distinct + 1, out->expert[distinct] = a.experts;
-        out->first[distinct] = slots, out->first[distinct + 1] = slots + n;
-        sums[0][0] = slots;
+        total = lanes_sum<4>(total), before = lanes_sum<4>(before), rank = (int)lanes_sum<4>((float)rank);
+        bool keep = i < count && (rank == 0 || before < top_p * total) && (budget == 0 || rank < budget);
+        if (keep && threadIdx.x % 4 == 0) atomicOr(kept + one.expert / 32, 1u << one.expert % 32);
     }
     __syncthreads();
-    if (e < n) {
-        out->row[sums[0][0] + e] = e;
-        out->weight[sums[0][0] + e] = sigmoid(a.logits[(size_t)e * ld + a.experts]);
+}
+
+// One block: a warp a row to pick, then a thread an expert to group.
+KERNEL(moe_route, 1024, RouteArgs) {
+    DYNAMIC_SHARED(float, chance);  // [EXPERTS][STRIDE], 0: not picked
+    __shared__ Mass used[EXPERTS];
+    __shared__ u32 kept[GROUPS];
+    __shared__ int sums[2][GROUPS];
+    int e = threadIdx.x, n = a.pass->n, warps = blockDim.x / 32, budget = a.preview ? a.pass->budget : 0;
+    int picks = a.preview && a.pass->picks ? a.pass->picks : a.picks;
+    float top_p = budget ? 2.0f : a.top_p;
+    bool coreset = a.preview && (top_p < 2.0f || budget), limited = a.preview && a.pass->resident;
+    const u8 *gate = nullptr, *up = nullptr, *down = nullptr;
+    if (e <= EXPERTS) gate = a.gate[e], up = a.up[e], down = a.down[e];
+    for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
+    if (e < GROUPS) kept[e] = limited ? a.resident[e] : FULL;
+    wait_for_previous();
+    __syncthreads();
+    float shared_gate = e < n ? a.logits[(size_t)e * a.ld + EXPERTS] : 0.0f;
+    for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, kept, picks, !coreset);
+    __syncthreads();
+    if (coreset) {
+        choose_coreset(kept, used, sums, chance, n, top_p, budget);
+        for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
+        __syncthreads();
+        for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, kept, picks, true);
+        __syncthreads();
     }
+    int users = 0;
+    if (e < EXPERTS)
+        for (int r = 0; r < n; r++) users += chance[e * STRIDE + r] > 0;
+    int2 at = scan(users, users > 0, sums);
+    Route* out = a.route;
+    if (users) {
+        out->expert[at.y] = e, out->first[at.y] = at.x;
+        out->gate[at.y] = gate, out->up[at.y] = up, out->down[at.y] = down;
+        int slot = at.x;
+        for (int r = 0; r < n; r++) {
+            float share = chance[e * STRIDE + r];
+            if (share > 0) out->row[slot] = r, out->weight[slot++] = share;
+        }
+        if (a.usage && !a.preview) a.usage[e] += users;
+    }
+    if (e == EXPERTS - 1) sums[0][0] = at.x + users, sums[1][0] = at.y + (users > 0);
+    __syncthreads();
+    int slots = sums[0][0], distinct = sums[1][0];
+    if (e == EXPERTS) {
+        out->count = distinct + 1, out->expert[distinct] = EXPERTS;
+        out->gate[distinct] = gate, out->up[distinct] = up, out->down[distinct] = down;
+        out->first[distinct] = slots, out->first[distinct + 1] = slots + n;
+    }
+    if (e < n) out->row[slots + e] = e, out->weight[slots + e] = sigmoid(shared_gate);
 }
 
 struct ExpertArgs {
-    const u8* const* gate;  // [experts + 1], the shared expert last
-    const u8* const* up;
-    const u8* const* down;
-    int gate_type[2], up_type[2], down_type[2];  // of the routed and of the shared experts
-    Acts x;                 // [rows, hidden]
-    Acts act;               // [slots, width]
-    float* residual;        // [rows, hidden]
+    Acts x;               // [rows, hidden]
+    Acts act;             // [slots, width]
+    const float* shared;  // [rows, ld]: gate and up of the shared expert, side by side
+    float* residual;      // [rows, hidden]
     const Route* route;
     const Pass* pass;
-    int experts, hidden, width;
+    int gate_type, up_type;
+    int down_type[2];     // of the routed and of the shared experts
+    int hidden, width, ld;
 };
+
+// 32 channels of the shared expert, whose matrices have been multiplied already.
+__device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int first) {
+    int n = a.pass->n, at = 32 * tile + lane_id();
+    for (int c = warp_id(); c < n; c += blockDim.x / 32) {
+        const float* row = a.shared + (size_t)c * a.ld;
+        store_acts1(a.act, (size_t)(first + c) * a.width + at, silu(row[at]) * row[a.width + at]);
+    }
+}
 
 // act = silu(gate x) * (up x) for 32 channels of one expert at a time, quantized. A persistent grid.
 RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
-    __shared__ float partial[8][16 * COLUMNS];  // warp 4k + i: half k of the inputs; gate, gate, up, up
+    DYNAMIC_SHARED(u8, memory);  // 32 rows of the gate and of the up matrix, then the sums of every warp
     wait_for_previous();
     const Route& route = *a.route;
     int tiles = a.width / 32, items = route.count * tiles, warp = warp_id(), part = warp & 3;
+    int gate_bytes = row_bytes(a.gate_type, a.hidden), up_bytes = row_bytes(a.up_type, a.hidden);
+    u8* up_rows = memory + 32 * staged_stride(gate_bytes);
+    float* partial = (float*)(STAGED ? up_rows + 32 * staged_stride(up_bytes) : memory);
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
-        int entry = item / tiles, tile = item % tiles, e = route.expert[entry], shared = e == a.experts;
-        int first = route.first[entry], count = route.first[entry + 1] - first;
+        int entry = item / tiles, tile = item % tiles, first = route.first[entry], count = route.first[entry + 1] - first;
+        if (entry == route.count - 1) {
+            finish_shared(a, tile, first);
+            continue;
+        }
+        const u8 *gate = route.gate[entry], *up = route.up[entry];
         float acc[NT][4];
         clear(acc);
-        multiply(acc, (part < 2 ? a.gate_type : a.up_type)[shared], (part < 2 ? a.gate : a.up)[e], a.width,
-                 32 * tile + 16 * (part & 1), a.hidden, warp / 4, 2, a.x, columns_of(count, route.row + first, 0));
-        store_tile(partial[warp], acc);
+        Columns columns = columns_of(count, route.row + first, 0);
+        if (STAGED) {
+            stage(memory, gate + (size_t)32 * tile * gate_bytes, gate_bytes, 32, threadIdx.x, 256);
+            stage(up_rows, up + (size_t)32 * tile * up_bytes, up_bytes, 32, threadIdx.x, 256);
+            commit_copies();
+            await_copies<0>();
+            __syncthreads();
+            int type = part < 2 ? a.gate_type : a.up_type, half = 16 * (part & 1);
+            const u8* rows = part < 2 ? memory + half * staged_stride(gate_bytes) : up_rows + half * staged_stride(up_bytes);
+            multiply_staged(acc, type, rows, a.hidden, warp / 4, 2, a.x, columns);
+        } else {
+            multiply(acc, part < 2 ? a.gate_type : a.up_type, part < 2 ? gate : up, a.width, 32 * tile + 16 * (part & 1),
+                     a.hidden, warp / 4, 2, a.x, columns);
+        }
+        store_tile(partial + warp * 16 * COLUMNS, acc);  // warp 4k + i: half k of the inputs; gate, gate, up, up
         __syncthreads();
         for (int c = warp; c < count; c += 8) {
-            int lane = lane_id(), which = lane / 16, at = lane % 16 * COLUMNS + c;
-            float gate = partial[which][at] + partial[4 + which][at], up = partial[2 + which][at] + partial[6 + which][at];
-            store_acts1(a.act, (size_t)(first + c) * a.width + 32 * tile + lane, silu(gate) * up);
+            int lane = lane_id(), which = lane / 16;
+            const float* p = partial + (which * 16 + lane % 16) * COLUMNS + c;
+            constexpr int TILE = 16 * COLUMNS;
+            float g = p[0] + p[4 * TILE], u = p[2 * TILE] + p[6 * TILE];
+            store_acts1(a.act, (size_t)(first + c) * a.width + 32 * tile + lane, silu(g) * u);
         }
         __syncthreads();
     }
 }
 
-// residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows; its warps share the
-// (expert, step) pairs and are added up in a fixed order.
-constexpr int DOWN_WARPS = NT == 1 ? 24 : 16;  // one block a multiprocessor: there are few, and each reads much
+// residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows. Each of its warps takes
+// routed experts in turn, its next one on the way while it works; one more warp takes the shared expert.
+#ifndef DOWN_WARPS
+#define DOWN_WARPS 16
+#endif
+constexpr int TEAMS = DOWN_WARPS + 1;
 
-KERNEL(moe_down, 32 * DOWN_WARPS, ExpertArgs) {
-    __shared__ float sums[DOWN_WARPS][16 * COLUMNS];
-    wait_for_previous();
-    const Route& route = *a.route;
-    int row0 = 16 * blockIdx.x, warp = warp_id(), g = lane_id() >> 2, t = lane_id() & 3, steps = (a.width + 255) / 256;
-    for (int i = lane_id(); i < 16 * COLUMNS; i += 32) sums[warp][i] = 0;
+struct Down {
+    u8* slots[2];
+    int bytes;
+};
+
+__device__ __forceinline__ void fetch_down(const ExpertArgs& a, const Route& route, const Down& down, int slot, int entry, int row0) {
+    if (STAGED && entry < route.count - 1)
+        stage(down.slots[slot], route.down[entry] + (size_t)row0 * down.bytes, down.bytes, min(16, a.hidden - row0), lane_id(), 32);
+    commit_copies();
+}
+
+// The product of one entry, weighted, to the warp's sums [16][COLUMNS] by row of the pass.
+__device__ __forceinline__ void add_expert(const ExpertArgs& a, const Route& route, int entry, int type, const u8* tile, int row0, float* sums) {
+    int first = route.first[entry], count = route.first[entry + 1] - first, g = lane_id() >> 2, t = lane_id() & 3;
+    float acc[NT][4];
+    clear(acc);
+    Columns columns = columns_of(count, nullptr, first);
+    if (STAGED) multiply_staged(acc, type, tile, a.width, 0, 1, a.act, columns);
+    else multiply(acc, type, route.down[entry], a.hidden, row0, a.width, 0, 1, a.act, columns);
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int column = 8 * i + 2 * t + c % 2;
+            if (column >= count) continue;
+            int at = (g + 8 * (c / 2)) * COLUMNS + route.row[first + column];
+            sums[at] += route.weight[first + column] * acc[i][c];
+        }
     __syncwarp();
-    for (int item = warp; item < route.count * steps; item += DOWN_WARPS) {
-        int entry = item / steps, e = route.expert[entry], first = route.first[entry], count = route.first[entry + 1] - first;
-        float acc[NT][4];
-        clear(acc);
-        multiply(acc, a.down_type[e == a.experts], a.down[e], a.hidden, row0, a.width, item % steps, steps, a.act,
-                 columns_of(count, nullptr, first));
-#pragma unroll
-        for (int i = 0; i < NT; i++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int column = 8 * i + 2 * t + c % 2;
-                if (column >= count) continue;
-                int at = (g + 8 * (c / 2)) * COLUMNS + route.row[first + column];
-                sums[warp][at] += route.weight[first + column] * acc[i][c];
-            }
+}
+
+KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
+    DYNAMIC_SHARED(u8, memory);  // two tiles a warp, one of the shared expert, the sums of every warp
+    const Route& route = *a.route;  // complete: every block of the kernel ahead has waited for it
+    int row0 = 16 * blockIdx.x, warp = warp_id(), count = route.count, shared_bytes = row_bytes(a.down_type[1], a.width);
+    Down down;
+    down.bytes = row_bytes(a.down_type[0], a.width);
+    int size = STAGED ? 16 * staged_stride(down.bytes) : 0;
+    u8* shared_tile = memory + DOWN_WARPS * 2 * size;
+    float* all = (float*)(shared_tile + (STAGED ? 16 * staged_stride(shared_bytes) : 0));
+    float* sums = all + warp * 16 * COLUMNS;
+    down.slots[0] = memory + 2 * warp * size, down.slots[1] = down.slots[0] + size;
+    for (int i = lane_id(); i < 16 * COLUMNS; i += 32) sums[i] = 0;
+    if (warp < DOWN_WARPS) {
+        fetch_down(a, route, down, 0, warp, row0);
+        fetch_down(a, route, down, 1, warp + DOWN_WARPS, row0);
+    } else if (STAGED) {
+        stage(shared_tile, route.down[count - 1] + (size_t)row0 * shared_bytes, shared_bytes, min(16, a.hidden - row0), lane_id(), 32);
+        commit_copies();
+    }
+    wait_for_previous();
+    if (warp == DOWN_WARPS) {
+        await_copies<0>();
         __syncwarp();
+        add_expert(a, route, count - 1, a.down_type[1], shared_tile, row0, sums);
+    } else {
+        for (int i = 0, entry = warp; entry < count - 1; entry += DOWN_WARPS, i ^= 1) {
+            await_copies<1>();
+            __syncwarp();
+            add_expert(a, route, entry, a.down_type[0], down.slots[i], row0, sums);
+            fetch_down(a, route, down, i, entry + 2 * DOWN_WARPS, row0);
+        }
     }
     __syncthreads();
     for (int i = threadIdx.x; i < 16 * a.pass->n; i += blockDim.x) {
@@ -233,7 +322,7 @@ KERNEL(moe_down, 32 * DOWN_WARPS, ExpertArgs) {
         if (row0 + row >= a.hidden) continue;
         float v = 0;
 #pragma unroll
-        for (int w = 0; w < DOWN_WARPS; w++) v += sums[w][row * COLUMNS + r];
+        for (int w = 0; w < TEAMS; w++) v += all[(w * 16 + row) * COLUMNS + r];
         a.residual[(size_t)r * a.hidden + row0 + row] += v;
     }
 }

@@ -8,7 +8,12 @@
 #ifndef TYPES
 #define TYPES -1  // bit i: the matrices may have ggml's type i; fewer types need fewer registers
 #endif
+#ifndef STAGED
+#define STAGED 1  // 0: weights are too wide for the shared memory of this card and read where they lie
+#endif
 constexpr int COLUMNS = 8 * NT;
+constexpr int FLOATS = 1 << F32 | 1 << F16 | 1 << BF16;
+__device__ __forceinline__ bool is_float(int type) { return FLOATS >> type & 1; }
 
 // Which activation row stands in which column, as one lane (4g+t) needs it.
 struct Columns {
@@ -20,7 +25,7 @@ struct Columns {
 __device__ __forceinline__ Columns columns_of(int count, const int* rows, int first) {
     int g = lane_id() >> 2, t = lane_id() & 3;
     Columns c;
-    c.live = (count + 7) / 8;
+    c.live = NT == 1 ? 1 : (count + 7) / 8;
 #pragma unroll
     for (int i = 0; i < NT; i++) {
         int at[3] = {8 * i + g, 8 * i + 2 * t, 8 * i + 2 * t + 1};
@@ -142,19 +147,10 @@ __device__ __forceinline__ void multiply_step_float(float (&acc)[NT][4], const u
     }
 }
 
-// Adds rows row0 .. row0+15 of a matrix (rows beyond `rows` repeat the last) times the columns to acc, over share
-// `part` of `parts` of the inputs in steps of 256. A lane holds c[i][0..3]: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
-__device__ __forceinline__ void multiply(float (&acc)[NT][4], int type, const u8* data, int rows, int row0, int k,
-                                         int part, int parts, const Acts& x, const Columns& columns) {
-    int g = lane_id() >> 2, bytes = row_bytes(type, k), steps = (k + 255) / 256;
-    int first = part * steps / parts, end = (part + 1) * steps / parts;
-    const u8* lower = data + (size_t)min(row0 + g, rows - 1) * bytes;
-    const u8* upper = data + (size_t)min(row0 + g + 8, rows - 1) * bytes;
-    if (end - first > 1) {  // what the later steps read is on its way while the first one works
-        const u8* row = data + (size_t)min(row0 + lane_id() / 2, rows - 1) * bytes;
-        int from = (int)((size_t)bytes * (first + 1) / steps), to = (int)((size_t)bytes * end / steps);
-        for (int at = from + 128 * (lane_id() & 1); at < to; at += 256) prefetch(row + at);
-    }
+// Adds the products of steps first .. end-1 (256 inputs each) of 16 rows with the columns to acc; `lower` and `upper` are
+// rows g and g+8. A lane holds c[i][0..3]: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
+__device__ __forceinline__ void multiply_rows(float (&acc)[NT][4], int type, const u8* lower, const u8* upper, int k,
+                                              int first, int end, const Acts& x, const Columns& columns) {
 #define STEPS(TYPE, call)                                                                                   \
     case TYPE:                                                                                              \
         if constexpr (TYPES >> TYPE & 1)                                                                    \
@@ -180,6 +176,44 @@ __device__ __forceinline__ void multiply(float (&acc)[NT][4], int type, const u8
         STEPS(BF16, multiply_step_float)
     }
 #undef STEPS
+}
+
+// Weights on their way through shared memory: rows as they lie in the matrix, or 32 bytes apart where they would all
+// start in the same bank.
+__device__ __forceinline__ int staged_stride(int bytes) { return bytes % 128 ? bytes : bytes + 32; }
+
+// Starts the copy of `rows` neighbouring rows of `bytes` bytes by `threads` threads, of which this one is number `index`.
+__device__ __forceinline__ void stage(u8* to, const u8* from, int bytes, int rows, int index, int threads) {
+    if (bytes % 128) {
+        int total = bytes * rows, whole = total & ~15;
+        for (int i = 16 * index; i < whole; i += 16 * threads) copy_async(to + i, from + i);
+        if (index == 0)
+            for (int i = whole; i < total; i += 2) *(u16*)(to + i) = *(const u16*)(from + i);
+    } else {
+        int pieces = bytes / 16, row = index / pieces, piece = index % pieces, rows_on = threads / pieces, on = threads % pieces;
+        while (row < rows) {
+            copy_async(to + row * (bytes + 32) + 16 * piece, from + (size_t)row * bytes + 16 * piece);
+            row += rows_on, piece += on;
+            if (piece >= pieces) piece -= pieces, row++;
+        }
+    }
+}
+
+// Adds share `part` of `parts` of the inputs of rows row0 .. row0+15 to acc: straight from a matrix of `rows` rows, whose
+// last one stands for those beyond, or (STAGED) from the tile that `stage` brought to shared memory.
+__device__ __forceinline__ void multiply(float (&acc)[NT][4], int type, const u8* data, int rows, int row0, int k,
+                                         int part, int parts, const Acts& x, const Columns& columns) {
+    int g = lane_id() >> 2, bytes = row_bytes(type, k), steps = (k + 255) / 256;
+    const u8* lower = data + (size_t)min(row0 + g, rows - 1) * bytes;
+    const u8* upper = data + (size_t)min(row0 + g + 8, rows - 1) * bytes;
+    multiply_rows(acc, type, lower, upper, k, part * steps / parts, (part + 1) * steps / parts, x, columns);
+}
+
+__device__ __forceinline__ void multiply_staged(float (&acc)[NT][4], int type, const u8* tile, int k, int part, int parts,
+                                                const Acts& x, const Columns& columns) {
+    int g = lane_id() >> 2, stride = staged_stride(row_bytes(type, k)), steps = (k + 255) / 256;
+    multiply_rows(acc, type, tile + g * stride, tile + (g + 8) * stride, k, part * steps / parts, (part + 1) * steps / parts, x,
+                  columns);
 }
 
 __device__ __forceinline__ void clear(float (&acc)[NT][4]) {
