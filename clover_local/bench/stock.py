@@ -33,7 +33,8 @@ class Stock:
         llama.llama_backend_init()
         params, self._overrides = _model_params(gpu), _overrides(n_cpu_moe)
         if n_cpu_moe:
-            params.tensor_buft_overrides = ctypes.addressof(self._overrides)
+            address = ctypes.addressof(self._overrides)
+            params.tensor_buft_overrides = address  # type: ignore[assignment]  # the field is a pointer
         self._model = llama.llama_model_load_from_file(str(path).encode(), params)
         if not self._model:
             raise CloverError(f"stock llama.cpp cannot load {path}: {_reason()}")
