@@ -96,6 +96,64 @@ def devices() -> Iterator[Finding]:
         yield Finding("devices", "GPU", "none; models run on the CPU", "note")
 
 
+def kernels() -> Iterator[Finding]:
+    """The card and driver, what compiles our kernels for it, and how they compare with ggml on it."""
+    room = "our own kernels"
+    try:
+        from clover_local.runtime.cuda import card, compiler
+        from clover_local.runtime.kernels import CARD
+    except CloverError:
+        return  # `libraries` has said why
+    files = list(compiler.cache_folder().glob("*.cubin"))
+    size = sum(file.stat().st_size for file in files) / 1e6
+    try:
+        found: card.Card | CloverError = card.card()
+    except CloverError as error:
+        found = error
+    if isinstance(found, card.Card):
+        sm = "".join(str(part) for part in found.capability)
+        yield Finding(room, "NVIDIA card", f"{found.name} (sm_{sm}), driver {found.driver}")
+    else:
+        yield Finding(
+            room, "NVIDIA card", str(found), "problem" if CARD.exists() else "note", found.hint or ""
+        )
+    try:
+        version = ".".join(map(str, compiler.nvrtc_version()))
+        yield Finding(room, "extra `cuda`", f"installed, NVRTC {version}")
+    except CloverError as error:
+        yield Finding(
+            room, "extra `cuda`", str(error), "problem" if CARD.exists() else "note", error.hint or ""
+        )
+        return
+    yield Finding(room, "kernel cache", f"{compiler.cache_folder()} ({len(files)} files, {size:.1f} MB)")
+    if isinstance(found, card.Card):
+        yield _self_check(room, len(compiler.kernel_names()))
+
+
+def _self_check(room: str, count: int) -> Finding:
+    """Compile the kernels and compare them with ggml's graphs on the built-in model."""
+    from clover_local.ggml.backend import devices as offered
+    from clover_local.names import DEMO_FILE
+    from clover_local.runtime.engine import Engine
+    from clover_local.runtime.kernels import SWITCH
+
+    name, remedy = "self-check", "please report it with this output; ggml's graphs run instead"
+    if not any(device.name.startswith("CUDA") for device in offered()):
+        return Finding(room, name, "off: this build of llama-cpp-python has no CUDA", "note")
+    if os.environ.get(SWITCH) == "0":
+        return Finding(room, name, f"off: {SWITCH}=0 is set", "note")
+    try:
+        with Engine.open(DEMO_FILE, n_ctx=256, device="gpu") as engine:
+            wrong = engine.note
+            said = wrong or engine.check_kernels() or "off: the model is not on the card"
+    except (CloverError, RuntimeError) as error:
+        return Finding(room, name, str(error), "problem", remedy)
+    good = wrong is None and " agree on this card" in said
+    return Finding(
+        room, name, f"{count} kernels: {said}" if good else said, *(() if good else ("problem", remedy))
+    )
+
+
 def folders() -> Iterator[Finding]:
     """Where models, chats and settings lie, and whether they can be written."""
     import platformdirs
@@ -176,7 +234,7 @@ def model(name: str) -> Iterator[Finding]:
         yield Finding(room, "error", str(error), "problem", error.hint or "")
 
 
-CHECKS: list[Callable[[], Iterator[Finding]]] = [program, libraries, devices, folders, demo]
+CHECKS: list[Callable[[], Iterator[Finding]]] = [program, libraries, devices, kernels, folders, demo]
 MARKS = {"fact": " ", "note": "·", "problem": "✗"}
 
 

@@ -28,10 +28,14 @@ MOVES = ((3, 2), (8, 5), (32, 31))  # rows of a verify and how many of them are 
 STORED = (1, 9)  # rows of a prefill
 PROBE = 3  # rows that look at what was committed
 CLOSE = 0.99
-"""Correlation of a pass's logits from which on both count as the same network: two of ggml's own devices correlate
-at 0.99 and more, a wrong kernel far below."""
-ROW_CLOSE = 0.9
-"""The same for one row alone, whose experts may differ where two of them are equally good."""
+"""Correlation of a row's logits from which on both count as the same network: two of ggml's own devices correlate at
+0.99 and more. At least half of the passes of a kind must, by their median row. Not all: where two experts are equally
+good a rounding decides, and the row (in a preview: the block) goes on with another expert."""
+PASS, ROW = 0.9, 0.5
+"""What the median row of every pass must reach, and every single row; rows of another expert stay far above, garbage
+far below."""
+STATE = 0.1
+"""Difference of what a commit leaves in the first layer, which no expert has touched, over what it changed there."""
 CLEAR = 8.0
 """Multiples of a row's mean difference by which the first choice must lead to count as clear."""
 
@@ -105,15 +109,30 @@ def check(model: Model, n_ctx: int, graphs: Runner, kernels: Runner) -> Outcome:
     """Compare both runners over an empty state, which is empty again afterwards."""
     checks = _Checks(model, n_ctx, graphs, kernels)
     empty = checks.save()
-    made, wrong = 0, []
     try:
-        for name, problem in checks.all():
-            made += 1
-            if problem is not None:
-                wrong.append(f"{name} {problem}")
+        found = list(checks.all())
     finally:
         checks.restore(empty)
-    return Outcome(made, tuple(wrong))
+    wrong = [f"{one.name} {one.problem}" for one in found if one.problem is not None]
+    for kind in dict.fromkeys(one.kind for one in found if one.median is not None):
+        medians = sorted(one.median for one in found if one.kind == kind and one.median is not None)
+        close = sum(median >= CLOSE for median in medians)
+        if 2 * close < len(medians):
+            best = f"the best at {medians[-1]:.3f}"
+            wrong.append(
+                f"only {close} of {len(medians)} passes ({kind}) correlate with ggml's at {CLOSE}, {best}"
+            )
+    return Outcome(len(found), tuple(wrong))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One comparison: the end of a sentence about what is wrong, or None; the correlation of its median row."""
+
+    kind: str
+    name: str
+    problem: str | None
+    median: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,8 +142,8 @@ class _Checks:
     graphs: Runner
     kernels: Runner
 
-    def all(self) -> Iterator[tuple[str, str | None]]:
-        """Every comparison: what was compared and the end of a sentence about what is wrong, or None."""
+    def all(self) -> Iterator[_Found]:
+        """Every comparison."""
         past = max(min(COMMITTED, self.n_ctx - 2 * MAX_ROWS), 0)
         yield from self.passes(0, (8,))
         if past:
@@ -139,7 +158,7 @@ class _Checks:
             if past + rows + PROBE <= self.n_ctx:
                 yield from self.moved(committed, past, rows, None)
 
-    def passes(self, past: int, widths: Sequence[int]) -> Iterator[tuple[str, str | None]]:
+    def passes(self, past: int, widths: Sequence[int]) -> Iterator[_Found]:
         """Passes that leave the state alone."""
         for rows in widths:
             for kind in (Kind.VERIFY, *((Kind.PREVIEW,) if self.model.spec.can_draft else ())):
@@ -151,10 +170,11 @@ class _Checks:
                 want = self.graphs.run(kind, tokens, past, Response()).logits()
                 ours = self.kernels.run(kind, tokens, past, Response())
                 got = ours.logits()
-                problem = differs(want, got) or misjudged(got, ours.ids, ours.p)
-                yield f"a {kind} of {rows} rows after {past} tokens", problem
+                problem, median = differs(want, got)
+                name = f"a {kind} of {rows} rows after {past} tokens"
+                yield _Found(kind, name, problem or misjudged(got, ours.ids, ours.p), median)
 
-    def processing(self, past: int) -> Iterator[tuple[str, str | None]]:
+    def processing(self, past: int) -> Iterator[_Found]:
         """Penalties: the numpy twin on our own logits without them."""
         tokens, settings = words(self.model.spec, 2), Processing(0.5, 0.25, 1.5)
         plain = self.kernels.run(Kind.VERIFY, tokens, past, Response()).logits()
@@ -164,27 +184,32 @@ class _Checks:
         want = np.stack([twin(row, settings, counts=response.counts) for row in plain])
         known = np.isfinite(want)
         off = float(np.abs(got[known] - want[known]).max(initial=0.0 if known.any() else np.nan))
-        yield "the response processing", None if off < 1e-3 else f"is off by {off:.3g}"
+        yield _Found("processing", "the response processing", None if off < 1e-3 else f"is off by {off:.3g}")
 
-    def moved(
-        self, before: list[np.ndarray], past: int, rows: int, kept: int | None
-    ) -> Iterator[tuple[str, str | None]]:
+    def moved(self, before: list[np.ndarray], past: int, rows: int, kept: int | None) -> Iterator[_Found]:
         """Rows committed by either runner, judged by the next pass; `kept` None: a pass that commits them all."""
         spec, added = self.model.spec, rows if kept is None else kept
         tokens, probe = words(spec, rows), words(spec, PROBE)
+        kind = "prefill" if kept is None else "commit"
         name = f"a prefill of {rows} rows" if kept is None else f"a commit of {kept} of {rows} rows"
-        seen = []
+        seen, left = [], []
         for mover in (self.graphs, self.kernels):
             mover.run(Kind.STORE if kept is None else Kind.VERIFY, tokens, past, Response())
             if kept is not None:
                 mover.commit(kept, past)
-            self.model.backend.synchronize()
+            left.append(self.save())
             seen.append(self.graphs.run(Kind.VERIFY, probe, past + added, Response()).logits())
             if mover is self.kernels:
                 seen.append(self.kernels.run(Kind.VERIFY, probe, past + added, Response()).logits())
             self.restore(before)
-        yield f"{name}, seen by ggml,", differs(seen[0], seen[1])
-        yield f"{name}, seen by our kernels,", differs(seen[0], seen[2])
+        for node, part in enumerate(("convolution", "memory") if before else ()):
+            off = np.linalg.norm(left[1][node] - left[0][node]) / np.linalg.norm(left[0][node] - before[node])
+            problem = (
+                None if off < STATE else f"leaves the first layer's {part} off by {off:.0%} of the change"
+            )
+            yield _Found("state", name, problem)
+        yield _Found(kind, f"{name}, seen by ggml,", *differs(seen[0], seen[1]))
+        yield _Found(kind, f"{name}, seen by our kernels,", *differs(seen[0], seen[2]))
 
     def save(self) -> list[np.ndarray]:
         """A copy of what a recurrent state cannot rewind."""
@@ -214,23 +239,26 @@ def block(spec: Spec, rows: int) -> list[int]:
     return tokens
 
 
-def differs(want: np.ndarray, got: np.ndarray) -> str | None:
-    """Why two arrays of logits [rows, vocab] are not those of one network, as the end of a sentence."""
+def differs(want: np.ndarray, got: np.ndarray) -> tuple[str | None, float]:
+    """Why two arrays of logits [rows, vocab] are not those of one network, as the end of a sentence.
+
+    The second value is the correlation of the median row.
+    """
     known = np.isfinite(want)
     if got.shape != want.shape or not np.isfinite(got[known]).all():
-        return "gives values that are no numbers"
+        return "gives values that are no numbers", 0.0
     columns = known.all(0)
     want, got = want[:, columns].astype(np.float64), got[:, columns].astype(np.float64)
     rows = [_correlation(x, y) for x, y in zip(want, got, strict=True)]
-    overall = _correlation(want.ravel(), got.ravel())
-    if overall < CLOSE or min(rows) < ROW_CLOSE:
-        return f"correlates with ggml's at only {overall:.3f} (worst row {min(rows):.3f})"
+    median = float(np.median(rows))
+    if median < PASS or min(rows) < ROW:
+        return f"correlates with ggml's at only {median:.3f} (worst row {min(rows):.3f})", median
     noise = np.sqrt(((want - got) ** 2).mean(1))
     top = np.partition(want, -2, axis=1)[:, -2:]
     clear = top[:, 1] - top[:, 0] > CLEAR * noise
     if (want.argmax(1) != got.argmax(1))[clear].any():
-        return "chooses another token where the choice is clear"
-    return None
+        return "chooses another token where the choice is clear", median
+    return None, median
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:

@@ -55,6 +55,8 @@ class Bent(GraphRunner):
             logits = shifted(logits)
         if self.how == f"no numbers {kind}":
             logits = logits + np.float32(np.nan)
+        if self.how == "slightly off":
+            logits = logits + np.where(np.isfinite(logits), 0.2 * shifted(logits), 0).astype(np.float32)
         if self.how == "last of 32 rows" and len(tokens) == 32:
             logits[31:] = shifted(logits[31:])
         if self.how == "swaps the best" and kind is Kind.VERIFY:
@@ -90,8 +92,8 @@ def outcome_of(engine: Engine, how: str = "") -> Outcome:
 
 def test_equal_runners_agree_and_the_state_is_empty_afterwards(engine: Engine) -> None:
     outcome = outcome_of(engine)
-    assert outcome.good and outcome.made == 23
-    assert outcome.sentence == "23 of 23 comparisons with ggml's graphs agree on this card"
+    assert outcome.good and outcome.made == 33
+    assert outcome.sentence == "33 of 33 comparisons with ggml's graphs agree on this card"
     for ring, s in engine.snapshot().layers:
         assert not ring.any() and not s.any()
 
@@ -108,9 +110,10 @@ def test_equal_runners_agree_and_the_state_is_empty_afterwards(engine: Engine) -
         ("wrong choice", "chooses a token that is not the likeliest"),
         ("wrong probability", "another probability than its logits"),
         ("ignores penalties", "the response processing is off by"),
-        ("forgets the context", "a verify of 1 rows after 37 tokens correlates"),
-        ("commits too little", "a commit of 5 of 8 rows, seen by"),
-        ("stores too much", "a prefill of 9 rows, seen by"),
+        ("forgets the context", "passes (verify) correlate with ggml's at 0.99, the best at"),
+        ("slightly off", "passes (preview) correlate with ggml's at 0.99, the best at"),
+        ("commits too little", "a commit of 5 of 8 rows leaves the first layer's memory off by"),
+        ("stores too much", "a prefill of 9 rows leaves the first layer's convolution off by"),
     ],
 )
 def test_a_wrong_kernel_is_found_out(engine: Engine, how: str, said: str) -> None:

@@ -33,6 +33,11 @@ def card(ordinal: int = 0) -> Card:
     api = load_driver()
     try:
         _value(api.cuInit(0))
+    except RuntimeError:  # the library that comes with the driver
+        raise CloverError(
+            "there is no NVIDIA driver here", "install it; a container needs it from its host"
+        ) from None
+    try:
         version = int(_value(api.cuDriverGetVersion()))
         device = _value(api.cuDeviceGet(ordinal))
         name = _value(api.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
@@ -42,8 +47,8 @@ def card(ordinal: int = 0) -> Card:
             kind.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
         )
         major, minor = (int(_value(api.cuDeviceGetAttribute(part, device))) for part in parts)
-    except RuntimeError as problem:  # what the bindings raise when there is no driver library, or an old one
-        raise CloverError(f"there is no CUDA driver that they know here: {problem}") from None
+    except RuntimeError as problem:  # a function that an old driver lacks
+        raise CloverError(f"the NVIDIA driver is too old: {problem}", "update the driver") from None
     return Card(name, (major, minor), (version // 1000, version % 1000 // 10), release())
 
 
@@ -57,8 +62,8 @@ def usable(ordinal: int = 0) -> Card:
         )
     if found.cuda[0] < compiler[0]:
         raise CloverError(
-            f"the NVIDIA driver ({found.driver}) is older than their compiler (CUDA {compiler[0]}.{compiler[1]}); "
-            "update the driver"
+            f"the NVIDIA driver ({found.driver}) is older than their compiler (CUDA {compiler[0]}.{compiler[1]})",
+            "update the driver",
         )
     return found
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -26,6 +27,12 @@ def source_files() -> dict[str, str]:
         entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith((".cu", ".cuh"))
     }
     return {**files, "grids.cuh": grids.header()}
+
+
+def kernel_names() -> list[str]:
+    """The kernels by the names that profilers show."""
+    text = "\n".join(text for name, text in source_files().items() if name.endswith(".cu"))
+    return sorted(re.findall(r"^(?:RESIDENT_)?KERNEL\((\w+),", text, re.MULTILINE))
 
 
 def definitions(values: Mapping[str, int]) -> list[str]:
