@@ -57,6 +57,7 @@ class Emulator:
     """A Machine whose memory is numpy arrays, each between guard bytes that `check` compares."""
 
     processors = 3
+    shared_memory = 227 << 10
 
     def __init__(self) -> None:
         self._blocks: dict[int, np.ndarray] = {}
