@@ -25,7 +25,7 @@ from clover_local.runtime.graphs import KV_STEP, GraphRunner, Runner
 from clover_local.runtime.kernels import attach, prove
 from clover_local.runtime.plan import plan, sizes_of
 from clover_local.runtime.remembered import VERSIONS, file_identity
-from clover_local.runtime.response import response_of
+from clover_local.runtime.response import Counts, response_of
 from clover_local.runtime.rows import Rows
 
 DEFAULT_CONTEXT = 32768
@@ -80,7 +80,7 @@ class Engine:
         self._verifier: Runner = self._graphs  # whose scratch the next commit replays
         self._drafts = DraftSettings()
         self._processing: Processing | None = None
-        self._counts: dict[int, int] = {}
+        self._counts = Counts()
         self._counting = False
 
     @classmethod
@@ -283,7 +283,7 @@ class Engine:
         """
         active = processing is not None and processing.active
         self._processing = processing if active else None
-        self._counts, self._counting = {}, True
+        self._counts, self._counting = Counts(), True
 
     # --- passes ------------------------------------------------------------------------------------------
 
@@ -341,8 +341,8 @@ class Engine:
     def warm(self, stop: Callable[[], bool] = lambda: False) -> int:
         """Build the graphs that the next answer will want, for idle time; returns how many were built.
 
-        Those of the latest passes (before any draft: of a usual answer) for this context and for the next one that needs
-        other graphs, so that nothing stalls there. `stop` is asked between two. What is committed stays as it is.
+        Those of the latest passes (before any draft: of a usual answer) for this context and for the next one that
+        needs other graphs, so that nothing stalls there. `stop` is asked between two. Nothing is committed.
         """
         built, shapes = 0, self._graphs.shapes()
         if not any(kind is Kind.VERIFY for kind, _, _ in shapes):
@@ -366,7 +366,9 @@ class Engine:
     def _warm(self, kind: Kind, rows: int, past: int, draft: DraftSettings | None) -> bool:
         """Build one graph; a GPU records a pass in its second run, and only the first of a kind may be run idly."""
         tokens = [0] * rows
-        inputs = response_of(self._answer_processing, {}, kind, tokens, answers=kind is not Kind.PREVIEW)
+        inputs = response_of(
+            self._answer_processing, Counts(), kind, tokens, answers=kind is not Kind.PREVIEW
+        )
         if not self._graphs.prepare(kind, rows, past, inputs, draft):
             return False
         if kind is not Kind.STORE and not self._model.backend.is_cpu:
@@ -418,7 +420,7 @@ class Engine:
         if not (response and self._counting):
             return
         for token in tokens:
-            self._counts[token] = self._counts.get(token, 0) + 1
+            self._counts.add(token)
 
     def _run(
         self, kind: Kind, tokens: Sequence[int], *, response: bool, draft: DraftSettings | None = None

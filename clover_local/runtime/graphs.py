@@ -13,7 +13,7 @@ from clover_local.model.draft import DraftSettings
 from clover_local.model.experts import FAR
 from clover_local.model.passes import FORBIDDEN, Kind, Model, Pass, PassKey, build_commit, build_pass
 from clover_local.model.spec import MAX_ROWS
-from clover_local.runtime.response import Response
+from clover_local.runtime.response import Counts, Response
 from clover_local.runtime.rows import Rows
 
 KV_STEP = 256  # llama.cpp pads its cache views to this too
@@ -76,6 +76,8 @@ class GraphRunner:
         self._commits: dict[int, Graph] = {}
         self._restricted = False
         self._counts: dict[int, int] = {}  # as the device's tensor holds them
+        self._followed: list[int] | None = None  # the response that they are of, and how much of it
+        self._applied = 0
 
     def run(
         self,
@@ -210,11 +212,20 @@ class GraphRunner:
             send(inputs.times, times)
 
     def _count(self, counts: Mapping[int, int]) -> None:
-        for token in {*counts, *self._counts}:
+        """Bring the device's counts up to date; of the response it follows already only what is new."""
+        if isinstance(counts, Counts) and counts.log is self._followed:
+            changed = set(counts.log[self._applied :])
+        else:
+            changed = {*counts, *self._counts}
+        for token in changed:
             times = counts.get(token, 0)
             if times != self._counts.get(token, 0):
                 upload(self._model.state.counts, np.array([times], np.float32), 4 * token)
-        self._counts = dict(counts)
+                self._counts[token] = times
+        if isinstance(counts, Counts):
+            self._followed, self._applied = counts.log, len(counts.log)
+        else:
+            self._followed = None
 
     def _rows(self, one: Pass, known: Sequence[int]) -> Rows:
         """The judged rows, and before them those whose tokens are `known`, as certain as can be."""

@@ -7,6 +7,20 @@ from clover_local.model.passes import Kind
 from clover_local.model.processing import Processing
 
 
+class Counts(dict[int, int]):
+    """How often a response holds each token, and its tokens in their order: whoever follows it need not compare
+    everything at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[int] = []
+
+    def add(self, token: int) -> None:
+        """Count one more token."""
+        self[token] = self.get(token, 0) + 1
+        self.log.append(token)
+
+
 @dataclass(frozen=True)
 class Response:
     """Inputs of the processing of one pass.
@@ -37,7 +51,8 @@ def response_of(
     """
     if settings is None:
         return Response()
-    written, n = sum(counts.values()), len(tokens)
+    written = len(counts.log) if isinstance(counts, Counts) else sum(counts.values())
+    n = len(tokens)
     preview = kind is Kind.PREVIEW
     first = written + 1 if preview or not answers else written + 2
     places = [first + (row if preview or answers else 0) for row in range(n)]

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clover_local.ggml.backend import download
+from clover_local.model.passes import Kind
 from clover_local.model.processing import Processing, Ramp, counts_of, process
 from clover_local.runtime.engine import Engine
+from clover_local.runtime.response import Response
 
 
 def test_worked_case() -> None:
@@ -96,3 +99,36 @@ def _run(
     verified = engine.verify(block).logits()
     previewed = engine.preview(block).logits()
     return stepped, verified, previewed
+
+
+def test_counts_on_the_device_follow_the_response(trained_f32: Path) -> None:
+    """Over steps, commits, a second response and a pass of somebody else's counts, they are those of the response."""
+    with Engine.open(trained_f32, n_ctx=512, threads=1, device="cpu") as engine:
+        state, spec = engine._model.state, engine.spec
+
+        def held() -> dict[int, int]:
+            engine._model.backend.synchronize()
+            values = download(state.counts, np.float32)
+            return {int(token): int(values[token]) for token in np.flatnonzero(values)}
+
+        rng = np.random.default_rng(4)
+        for answer in range(3):
+            engine.reset()
+            engine.begin_response(STRENGTHS)
+            engine.prefill([3, 4, 5])
+            response: list[int] = []
+            for turn in range(12):
+                words = rng.integers(0, 40, 5).tolist()
+                if turn % 3 == 0:
+                    engine.step(words[0])
+                    response += words[:1]
+                else:
+                    engine.verify(words)
+                    engine.commit(1 + turn % 5)
+                    response += words[: 1 + turn % 5]
+                if turn == 7:
+                    other = Response(STRENGTHS, {9: 2}, False, [0.0] * 2, [0.0] * 2)
+                    engine._graphs.run(Kind.PREVIEW, [spec.mask_id] * 2, engine.n_past, other)
+                    assert held() == {9: 2}
+                engine.preview([spec.mask_id] * 4)
+                assert held() == dict(counts_of(response)), (answer, turn)
