@@ -30,6 +30,7 @@ CASES = {
     "slice-q4": (S.SLICE, S.Q4, SHORT),
     "slice-int4": (S.SLICE, S.INT4, SHORT),
 }
+KEPT = 5000  # values of an array that a trace holds
 TOLERANCE = 0.03  # of the norm: one step of a quantized activation, grown through a few random layers
 
 
@@ -40,7 +41,14 @@ def record(folder: Path) -> None:
     for name, (spec, recipe, scenario) in CASES.items():
         machine = Emulator()
         session = Session(S.network(spec, recipe, machine, 512), machine)
-        np.savez_compressed(folder / f"{name}.npz", **dict(trace(session, scenario)))
+        np.savez_compressed(
+            folder / f"{name}.npz", **{key: sampled(value) for key, value in trace(session, scenario)}
+        )
+
+
+def sampled(value: np.ndarray) -> np.ndarray:
+    """A few thousand evenly spaced values of an array."""
+    return value.reshape(-1)[:: max(1, value.size // KEPT | 1)]
 
 
 def check(folder: Path) -> bool:
@@ -55,7 +63,7 @@ def check(folder: Path) -> bool:
             if key not in want:
                 continue
             kernel = ".".join(key.split(".")[3:])
-            error = difference(value, want[key])
+            error = difference(sampled(value), want[key])
             if not error <= worst[kernel][0]:
                 worst[kernel] = (error, key)
         same = graphs_agree(session)
@@ -206,7 +214,7 @@ def breakdown(session: Session, device: Device, launches: list[Launch]) -> None:
 PLAN = [
     ("verify", 1, 256, True), ("verify", 2, 256, False), ("verify", 4, 256, False), ("verify", 8, 256, False),
     ("verify", 16, 256, False), ("verify", 8, 32, True), ("verify", 16, 32, True), ("verify", 32, 32, False),
-    ("preview", 16, 32, False), ("preview", 32, 32, True), ("commit", 8, 32, True),
+    ("preview", 16, 32, True), ("preview", 32, 32, True), ("commit", 8, 32, True),
 ]  # fmt: skip
 
 
@@ -222,8 +230,7 @@ def main() -> int:
         return 0
     good = check(options.folder)
     if options.time:
-        times("q4_k", S.Q4, PLAN)
-        times("int4", S.INT4, [step for step in PLAN if step[3]])
+        times("int4", S.INT4, PLAN)
     print("everything agrees" if good else "SOMETHING DIFFERS")
     return 0 if good else 1
 

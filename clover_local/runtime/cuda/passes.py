@@ -157,7 +157,7 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
 
 def _gdn_launch(net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int) -> Launch:
     head = net.spec.gdn_head_dim
-    shared = 4 * (3 * width * (head + 4) + 2 * A.MAX_ROWS + A.MAX_ROWS * (A.MAX_ROWS + 1))
+    shared = 4 * (3 * width * (head + 4) + 3 * A.MAX_ROWS + A.MAX_ROWS * (A.MAX_ROWS + 4))
     return Launch("gdn", kernel, grid, 4 * head, args, shared, (("HEAD", head),))
 
 

@@ -8,7 +8,9 @@
 constexpr int SHARE = HEAD / 4;      // state values of one thread: a row of S lies over 4 lanes
 constexpr int THREADS = 4 * HEAD;
 constexpr int STRIDE = HEAD + 4;     // of rows in shared memory: 16-byte reads of neighbouring rows meet no bank twice
-constexpr int BLOCK_STRIDE = MAX_ROWS + 1;
+constexpr int BLOCK_STRIDE = MAX_ROWS + 4;
+constexpr int WARPS = THREADS / 32;
+constexpr int WARP_ROWS = MAX_ROWS / WARPS;  // rows whose output one warp finishes
 
 struct GdnLayer {
     float* y;               // [rows, ld]: q, k, v channels | z | alpha | beta
@@ -43,66 +45,72 @@ struct Shared {
     float* q;      // [rows][STRIDE]
     float* k;
     float* v;      // becomes the output of the causal pass
-    float* g;      // [MAX_ROWS] log decay
+    float* decay;  // [MAX_ROWS]
     float* beta;
-    float* p;      // [MAX_ROWS][BLOCK_STRIDE] preview weights, history last
+    float* kq;     // product of key and query of a row
+    float* p;      // [MAX_ROWS][BLOCK_STRIDE] preview weights
 };
 
 __device__ __forceinline__ Shared carve(float* memory, int rows) {
     Shared s;
     s.q = memory, s.k = s.q + rows * STRIDE, s.v = s.k + rows * STRIDE;
-    s.g = s.v + rows * STRIDE, s.beta = s.g + MAX_ROWS, s.p = s.beta + MAX_ROWS;
+    s.decay = s.v + rows * STRIDE, s.beta = s.decay + MAX_ROWS, s.kq = s.beta + MAX_ROWS, s.p = s.kq + MAX_ROWS;
     return s;
 }
 
-// Convolution and SiLU of one channel over the rows; `right` reaches 3 rows ahead inside the block, or is null.
+// Convolution and SiLU of one channel over the rows, eight of them in registers at a time; `right` reaches 3 rows ahead
+// inside the block, or is null.
 __device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int channel, int n, int ld, const float* right) {
-    float w[4], ahead[3] = {0, 0, 0}, r[3] = {0, 0, 0};
+    float w[4], r[3] = {0, 0, 0}, x[14];  // x[3 + j]: row t0 + j
 #pragma unroll
     for (int j = 0; j < 4; j++) w[j] = layer.taps[channel * 4 + j];
-    float a = layer.ring[channel * 3], b = layer.ring[channel * 3 + 1], c = layer.ring[channel * 3 + 2];
-    const float* y = layer.y + channel;
 #pragma unroll
     for (int j = 0; j < 3; j++) {
+        x[j] = layer.ring[channel * 3 + j];
         if (right) r[j] = right[channel * 3 + j];
-        if (right && 1 + j < n) ahead[j] = y[(size_t)(1 + j) * ld];
     }
-    float d = y[0];
-#pragma unroll 4
-    for (int t = 0; t < n; t++) {
-        float next = 0;
-        if (right) next = t + 4 < n ? y[(size_t)(t + 4) * ld] : 0.0f;
-        else if (t + 1 < n) next = y[(size_t)(t + 1) * ld];
-        float v = a * w[0] + b * w[1] + c * w[2] + d * w[3];
-        if (right) v += ahead[0] * r[0] + ahead[1] * r[1] + ahead[2] * r[2];
-        out[t * STRIDE] = silu(v);
-        a = b, b = c, c = d;
-        if (right) d = ahead[0], ahead[0] = ahead[1], ahead[1] = ahead[2], ahead[2] = next;
-        else d = next;
+    const float* y = layer.y + channel;
+    for (int t0 = 0; t0 < n; t0 += 8) {
+#pragma unroll
+        for (int j = 0; j < 11; j++) x[3 + j] = t0 + j < n && (j < 8 || right) ? y[(size_t)(t0 + j) * ld] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            if (t0 + j >= n) break;
+            float v = x[j] * w[0] + x[j + 1] * w[1] + x[j + 2] * w[2] + x[j + 3] * w[3];
+            if (right) v += x[j + 4] * r[0] + x[j + 5] * r[1] + x[j + 6] * r[2];
+            out[(t0 + j) * STRIDE] = silu(v);
+        }
+        x[0] = x[8], x[1] = x[9], x[2] = x[10];
     }
 }
 
-// Fills q, k (unit length), v, g and beta of value head h for n rows.
+// Fills q, k (unit length), v, the decay, beta and kq of value head h for n rows.
 __device__ __forceinline__ void prepare(const Shared& s, const GdnLayer& layer, int h, int n, int key_heads, int value_heads,
                                         int ld, const float* right) {
-    int key = h % key_heads, keys = key_heads * HEAD, channels = 2 * keys + value_heads * HEAD;
-    for (int i = threadIdx.x; i < 3 * HEAD; i += THREADS) {
-        int part = i / HEAD, c = i % HEAD;
+    int key = h % key_heads, keys = key_heads * HEAD, channels = 2 * keys + value_heads * HEAD, t = (int)threadIdx.x - 3 * HEAD;
+    if (t < 0) {
+        int part = threadIdx.x / HEAD, c = threadIdx.x % HEAD;
         float* out = (part == 0 ? s.q : part == 1 ? s.k : s.v) + c;
         convolve(out, layer, part == 2 ? 2 * keys + h * HEAD + c : part * keys + key * HEAD + c, n, ld, right);
-    }
-    if ((int)threadIdx.x < n) {
-        const float* gates = layer.y + (size_t)threadIdx.x * ld + channels + value_heads * HEAD;
-        s.g[threadIdx.x] = layer.decay[h] * softplus(gates[h] + layer.dt_bias[h]);
-        s.beta[threadIdx.x] = sigmoid(gates[value_heads + h]);
+    } else if (t < n) {
+        const float* gates = layer.y + (size_t)t * ld + channels + value_heads * HEAD;
+        s.decay[t] = expf(layer.decay[h] * softplus(gates[h] + layer.dt_bias[h]));
+        s.beta[t] = sigmoid(gates[value_heads + h]);
     }
     __syncthreads();
-    for (int i = warp_id(); i < 2 * n; i += THREADS / 32) {
-        float* row = (i < n ? s.q : s.k) + (i < n ? i : i - n) * STRIDE;
-        float sum = 0;
-        for (int c = lane_id(); c < HEAD; c += 32) sum += row[c] * row[c];
-        float scale = rsqrtf(lanes_sum(sum) + 1e-6f);
-        for (int c = lane_id(); c < HEAD; c += 32) row[c] *= scale;
+    for (int r = warp_id(); r < n; r += WARPS) {
+        float q[HEAD / 32], k[HEAD / 32], qq = 0, kk = 0, qk = 0;
+#pragma unroll
+        for (int i = 0; i < HEAD / 32; i++) {
+            q[i] = s.q[r * STRIDE + 32 * i + lane_id()], k[i] = s.k[r * STRIDE + 32 * i + lane_id()];
+            qq += q[i] * q[i], kk += k[i] * k[i], qk += q[i] * k[i];
+        }
+        float q_scale = rsqrtf(lanes_sum(qq) + 1e-6f), k_scale = rsqrtf(lanes_sum(kk) + 1e-6f);
+        qk = lanes_sum(qk);
+        if (lane_id() == 0) s.kq[r] = qk * q_scale * k_scale;
+#pragma unroll
+        for (int i = 0; i < HEAD / 32; i++)
+            s.q[r * STRIDE + 32 * i + lane_id()] = q[i] * q_scale, s.k[r * STRIDE + 32 * i + lane_id()] = k[i] * k_scale;
     }
     __syncthreads();
 }
@@ -123,110 +131,141 @@ __device__ __forceinline__ void store_state(float* base, const float (&state)[SH
     for (int j = 0; j < SHARE / 4; j++) p[4 * j] = make_float4(state[4 * j], state[4 * j + 1], state[4 * j + 2], state[4 * j + 3]);
 }
 
-// The thread's share of the product of its row of S with a vector in shared memory, summed over its 4 lanes.
-__device__ __forceinline__ float dot_state(const float (&state)[SHARE], const float* vector) {
-    const float4* p = (const float4*)vector + threadIdx.x % 4;
-    float sum = 0;
+// The thread's share of the product of its row of S with a vector, four sums side by side.
+__device__ __forceinline__ float dot_share(const float (&state)[SHARE], const float4* p) {
+    float sum[4] = {};
 #pragma unroll
     for (int j = 0; j < SHARE / 4; j++) {
         float4 v = p[4 * j];
-        sum += state[4 * j] * v.x + state[4 * j + 1] * v.y + state[4 * j + 2] * v.z + state[4 * j + 3] * v.w;
+        sum[0] += state[4 * j] * v.x, sum[1] += state[4 * j + 1] * v.y, sum[2] += state[4 * j + 2] * v.z, sum[3] += state[4 * j + 3] * v.w;
     }
-    return lanes_sum<4>(sum);
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
-// S = e^g S; S += beta (v - S k) k'; o = S q / sqrt(HEAD), row after row. Rows of S need nothing of each other.
+// S' = e^g S + d k' with d = beta (v - e^g S k); o = S' q / sqrt(HEAD) = (e^g S q + d k q) / sqrt(HEAD), so both products
+// meet the old S. Row after row; rows of S need nothing of each other.
 template <bool OUTPUT> __device__ __forceinline__ void recurrence(float (&state)[SHARE], const Shared& s, int n) {
     int value = threadIdx.x / 4;
     for (int t = 0; t < n; t++) {
-        float decay = expf(s.g[t]);
-#pragma unroll
-        for (int j = 0; j < SHARE; j++) state[j] *= decay;
-        float delta = (s.v[t * STRIDE + value] - dot_state(state, s.k + t * STRIDE)) * s.beta[t];
         const float4* k = (const float4*)(s.k + t * STRIDE) + threadIdx.x % 4;
+        float want = s.v[t * STRIDE + value], decay = s.decay[t], sk = lanes_sum<4>(dot_share(state, k)), sq = 0;
+        if (OUTPUT) sq = lanes_sum<4>(dot_share(state, (const float4*)(s.q + t * STRIDE) + threadIdx.x % 4));
+        float delta = (want - decay * sk) * s.beta[t];
 #pragma unroll
         for (int j = 0; j < SHARE / 4; j++) {
             float4 v = k[4 * j];
-            state[4 * j] += delta * v.x, state[4 * j + 1] += delta * v.y;
-            state[4 * j + 2] += delta * v.z, state[4 * j + 3] += delta * v.w;
+            state[4 * j] = decay * state[4 * j] + delta * v.x, state[4 * j + 1] = decay * state[4 * j + 1] + delta * v.y;
+            state[4 * j + 2] = decay * state[4 * j + 2] + delta * v.z, state[4 * j + 3] = decay * state[4 * j + 3] + delta * v.w;
         }
-        if (OUTPUT) {
-            float o = dot_state(state, s.q + t * STRIDE) * rsqrtf((float)HEAD);
-            if (threadIdx.x % 4 == 0) s.v[t * STRIDE + value] = o;  // only these four lanes read v[t][value]
-        }
+        if (OUTPUT && threadIdx.x % 4 == 0)  // these four lanes have read v[t][value], nobody else does
+            s.v[t * STRIDE + value] = (decay * sq + delta * s.kq[t]) * rsqrtf((float)HEAD);
     }
 }
 
+// The gates z of the rows that a warp finishes, on their way while it works.
+__device__ __forceinline__ void load_gates(float (&z)[WARP_ROWS][HEAD / 32], const GdnArgs& a, int h, int n) {
+    int z_at = (2 * a.key_heads + a.value_heads) * HEAD + h * HEAD;
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS; i++)
+#pragma unroll
+        for (int c = 0; c < HEAD / 32; c++) {
+            int r = warp_id() + WARPS * i;
+            z[i][c] = r < n ? a.layer.y[(size_t)r * a.ld + z_at + 32 * c + lane_id()] : 0.0f;
+        }
+}
+
 // RMSNorm(o) * w * silu(z), quantized for the output projection. o lies in shared memory, [n][STRIDE].
-__device__ __forceinline__ void gated_norm(const GdnArgs& a, const float* o, int h, int n) {
-    int values = a.value_heads * HEAD, z_at = 2 * a.key_heads * HEAD + values + h * HEAD;
-    for (int r = warp_id(); r < n; r += THREADS / 32) {
+__device__ __forceinline__ void gated_norm(const GdnArgs& a, const float* o, const float (&z)[WARP_ROWS][HEAD / 32], int h, int n) {
+    int values = a.value_heads * HEAD;
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS; i++) {
+        int r = warp_id() + WARPS * i;
+        if (r >= n) break;
         const float* row = o + r * STRIDE;
         float sum = 0;
         for (int c = lane_id(); c < HEAD; c += 32) sum += row[c] * row[c];
         float scale = rsqrtf(lanes_sum(sum) / HEAD + a.eps);
-        const float* z = a.layer.y + (size_t)r * a.ld + z_at;
-        for (int c = lane_id(); c < HEAD; c += 32)
-            store_acts1(a.out, (size_t)r * values + h * HEAD + c, row[c] * scale * a.layer.norm[c] * silu(z[c]));
+#pragma unroll
+        for (int c = 0; c < HEAD / 32; c++) {
+            int at = 32 * c + lane_id();
+            store_acts1(a.out, (size_t)r * values + h * HEAD + at, row[at] * scale * a.layer.norm[at] * silu(z[i][c]));
+        }
     }
 }
 
 KERNEL(gdn_causal, THREADS, GdnArgs) {
     DYNAMIC_SHARED(float, memory);
-    wait_for_previous();
     int h = blockIdx.x, n = a.pass->n;
     Shared s = carve(memory, n);
-    float state[SHARE];
+    float state[SHARE], z[WARP_ROWS][HEAD / 32];
     float* base = a.layer.state + (size_t)h * HEAD * HEAD;
-    load_state(state, base);
+    load_state(state, base);  // written by earlier passes only
+    wait_for_previous();
+    load_gates(z, a, h, n);
     prepare(s, a.layer, h, n, a.key_heads, a.value_heads, a.ld, nullptr);
     recurrence<true>(state, s, n);
     if (a.keep_state) store_state(base, state);
     __syncthreads();
-    gated_norm(a, s.v, h, n);
+    gated_norm(a, s.v, z, h, n);
 }
 
 // Softmax over the block's slots and the history slot for every row, into s.p; the history weight lands in s.beta.
 __device__ __forceinline__ void block_weights(const Shared& s, const GdnLayer& layer, int h, int n) {
-    float scale = layer.logit_scale[h];
-    for (int i = threadIdx.x; i < n * MAX_ROWS; i += THREADS) {
-        int t = i / MAX_ROWS, slot = i % MAX_ROWS;
-        if (slot >= n) continue;
-        const float4 *q = (const float4*)(s.q + t * STRIDE), *k = (const float4*)(s.k + slot * STRIDE);
-        float sum = 0;
-        for (int c = 0; c < HEAD / 4; c++) sum += q[c].x * k[c].x + q[c].y * k[c].y + q[c].z * k[c].z + q[c].w * k[c].w;
-        s.p[t * BLOCK_STRIDE + slot] = scale * sum;
-    }
-    __syncthreads();
-    float history = layer.history_bias[h] + layer.history_c[h] * logf(n / 32.0f);
-    for (int t = warp_id(); t < n; t += THREADS / 32) {
-        int slot = lane_id();
-        float logit = slot < n ? s.p[t * BLOCK_STRIDE + slot] : -INFINITY;
-        float top = fmaxf(lanes_max(logit), history), e = slot < n ? expf(logit - top) : 0.0f, past = expf(history - top);
-        float total = lanes_sum(e) + past;
-        s.p[t * BLOCK_STRIDE + slot] = e / total;
-        if (slot == 0) s.beta[t] = past / total * expf(s.g[t]) * rsqrtf((float)HEAD);
+    float scale = layer.logit_scale[h], history = layer.history_bias[h] + layer.history_c[h] * logf(n / 32.0f);
+    int slot = lane_id();
+    const float4* k = (const float4*)(s.k + min(slot, n - 1) * STRIDE);
+    for (int t0 = warp_id(); t0 < n; t0 += 2 * WARPS) {  // two rows share what is read of the keys
+        int rows[2] = {t0, min(t0 + WARPS, n - 1)};
+        float sum[2] = {};
+#pragma unroll 8
+        for (int c = 0; c < HEAD / 4; c++) {
+            float4 v = k[c];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float4 q = ((const float4*)(s.q + rows[i] * STRIDE))[c];
+                sum[i] += q.x * v.x + q.y * v.y + q.z * v.z + q.w * v.w;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int t = t0 + WARPS * i;
+            if (t >= n) break;
+            float logit = slot < n ? scale * sum[i] : -INFINITY;
+            float top = fmaxf(lanes_max(logit), history), e = slot < n ? expf(logit - top) : 0.0f, past = expf(history - top);
+            float total = lanes_sum(e) + past;
+            s.p[t * BLOCK_STRIDE + slot] = e / total;
+            if (slot == 0) s.beta[t] = past / total * s.decay[t] * rsqrtf((float)HEAD);
+        }
     }
     __syncthreads();
 }
 
 KERNEL(gdn_preview, THREADS, GdnArgs) {
     DYNAMIC_SHARED(float, memory);
-    wait_for_previous();
     int h = blockIdx.x, n = a.pass->n, value = threadIdx.x / 4, quarter = threadIdx.x % 4;
     Shared s = carve(memory, n);
-    float state[SHARE];
+    float state[SHARE], z[WARP_ROWS][HEAD / 32], v[MAX_ROWS / 4];
     load_state(state, a.layer.state + (size_t)h * HEAD * HEAD);
+    wait_for_previous();
+    load_gates(z, a, h, n);
     prepare(s, a.layer, h, n, a.key_heads, a.value_heads, a.ld, a.layer.right);
     block_weights(s, a.layer, h, n);
+#pragma unroll
+    for (int j = 0; j < MAX_ROWS / 4; j++) {
+        int slot = MAX_ROWS / 4 * quarter + j;
+        v[j] = slot < n ? s.v[slot * STRIDE + value] : 0.0f;
+    }
+#pragma unroll 2
     for (int t = 0; t < n; t++) {
-        float sum = 0;
-        for (int slot = quarter; slot < n; slot += 4) sum += s.p[t * BLOCK_STRIDE + slot] * s.v[slot * STRIDE + value];
-        sum = lanes_sum<4>(sum) + s.beta[t] * dot_state(state, s.q + t * STRIDE);
+        const float4* p = (const float4*)(s.p + t * BLOCK_STRIDE + MAX_ROWS / 4 * quarter);
+        float sum = s.beta[t] * dot_share(state, (const float4*)(s.q + t * STRIDE) + quarter);
+#pragma unroll
+        for (int j = 0; j < MAX_ROWS / 16; j++) sum += p[j].x * v[4 * j] + p[j].y * v[4 * j + 1] + p[j].z * v[4 * j + 2] + p[j].w * v[4 * j + 3];
+        sum = lanes_sum<4>(sum);
         if (quarter == 0) s.k[t * STRIDE + value] = sum;  // the keys have done their work
     }
     __syncthreads();
-    gated_norm(a, s.k, h, n);
+    gated_norm(a, s.k, z, h, n);
 }
 
 // Commit: replays the first rows of a verify pass into every layer's state. Grid: value heads x layers.
