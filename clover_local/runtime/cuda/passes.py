@@ -186,7 +186,8 @@ def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[
         work.projected, *norms, work.queries, keys, values, work.run,
         spec.heads, spec.kv_heads, ld, spec.rope_dims, spec.norm_eps, math.log2(spec.rope_theta),
     )  # fmt: skip
-    yield Launch("attention", "attention_prepare", (width, 1), 256, prepare, 0, head)
+    heads = -(-(spec.heads + 2 * spec.kv_heads) // 4)
+    yield Launch("attention", "attention_prepare", (width, heads), 128, prepare, 0, head)
     splits = splits_of(width // 8)
     args = A.AttentionArgs(
         work.queries, keys, values, work.partial, work.stats, work.projected, work.mixed, work.run,

@@ -9,6 +9,7 @@ constexpr int WARPS = 4;
 constexpr int STRIDE = HEAD + 8;  // halves; rows of 16 bytes in shared memory that meet no bank twice
 constexpr int SUM_STRIDE = HEAD + 8;  // floats
 constexpr int TOKENS = 16;        // of one step of a warp
+constexpr int STEP = WARPS * TOKENS;  // of one step of a block
 constexpr int MAX_SPLITS = 64;
 
 struct PrepareArgs {
@@ -40,29 +41,25 @@ __device__ __forceinline__ void norm_rope(float* head, const float* x, const flo
     __syncwarp();
 }
 
-// Grid: rows. Each warp takes heads in turn: query heads, then key heads, then value heads.
-KERNEL(attention_prepare, 256, PrepareArgs) {
-    __shared__ float scratch[8][HEAD];
+// Grid: rows x heads / WARPS. A warp a head: query heads, then key heads, then value heads.
+KERNEL(attention_prepare, 32 * WARPS, PrepareArgs) {
+    __shared__ float scratch[WARPS][HEAD];
     wait_for_previous();
-    int r = blockIdx.x, n = a.pass->n, group = a.heads / a.kv_heads;
-    if (r >= n) return;
-    int position = a.pass->past + r;
+    int r = blockIdx.x, n = a.pass->n, group = a.heads / a.kv_heads, h = blockIdx.y * WARPS + warp_id();
+    if (r >= n || h >= a.heads + 2 * a.kv_heads) return;
+    int position = a.pass->past + r, kv = h - a.heads;
     float* head = scratch[warp_id()];
     const float* y = a.y + (size_t)r * a.ld;
-    for (int h = warp_id(); h < a.heads + 2 * a.kv_heads; h += 8) {
-        int kv = h - a.heads;
-        if (kv < 0) {
-            norm_rope(head, y + (size_t)h * 2 * HEAD, a.q_norm, a, position);
-            u16* q = a.q + ((size_t)(h / group) * n * group + r * group + h % group) * HEAD;
-            for (int i = lane_id(); i < HEAD; i += 32) q[i] = float_to_half(head[i] * rsqrtf((float)HEAD));
-        } else {
-            const float* x = y + (size_t)a.heads * 2 * HEAD + (size_t)kv * HEAD;  // values follow the keys
-            bool key = kv < a.kv_heads;
-            size_t at = ((size_t)position * a.kv_heads + (key ? kv : kv - a.kv_heads)) * HEAD;
-            if (key) norm_rope(head, x, a.k_norm, a, position);
-            for (int i = lane_id(); i < HEAD; i += 32) (key ? a.keys : a.values)[at + i] = float_to_half(key ? head[i] : x[i]);
-        }
-        __syncwarp();
+    if (kv < 0) {
+        norm_rope(head, y + (size_t)h * 2 * HEAD, a.q_norm, a, position);
+        u16* q = a.q + ((size_t)(h / group) * n * group + r * group + h % group) * HEAD;
+        for (int i = lane_id(); i < HEAD; i += 32) q[i] = float_to_half(head[i] * rsqrtf((float)HEAD));
+    } else {
+        const float* x = y + (size_t)a.heads * 2 * HEAD + (size_t)kv * HEAD;  // values follow the keys
+        bool key = kv < a.kv_heads;
+        size_t at = ((size_t)position * a.kv_heads + (key ? kv : kv - a.kv_heads)) * HEAD;
+        if (key) norm_rope(head, x, a.k_norm, a, position);
+        for (int i = lane_id(); i < HEAD; i += 32) (key ? a.keys : a.values)[at + i] = float_to_half(key ? head[i] : x[i]);
     }
 }
 
@@ -190,15 +187,27 @@ KERNEL(attention, 32 * WARPS, AttentionArgs) {
     int kv = blockIdx.x % a.kv_heads, query0 = blockIdx.x / a.kv_heads * 16, split = blockIdx.y, warp = warp_id();
     if (query0 >= queries) return;
     size_t row = (size_t)a.kv_heads * HEAD, first = ((size_t)split * a.kv_heads + kv) * a.width * group + query0;
-    if (split * TOKENS >= length) {  // nothing for the first warp, so nothing for any
+    if (split * STEP >= length) {  // nothing for the first warp, so nothing for any
         if ((int)threadIdx.x < min(16, queries - query0)) a.stats[first + threadIdx.x] = make_float2(-INFINITY, 0);
         return;
     }
     for (int i = threadIdx.x; i < 16 * HEAD / 8; i += 32 * WARPS) {
         int r = i / (HEAD / 8), c = i % (HEAD / 8);
-        const u16* from = a.q + ((size_t)kv * queries + min(query0 + r, queries - 1)) * HEAD + 8 * c;
-        *(uint4*)(q + r * STRIDE + 8 * c) = *(const uint4*)from;
+        copy_async(q + r * STRIDE + 8 * c, a.q + ((size_t)kv * queries + min(query0 + r, queries - 1)) * HEAD + 8 * c);
     }
+    commit_copies();
+    u16* tile = tiles[warp];
+    auto fetch_values = [&](int token0) {
+        for (int i = lane_id(); i < TOKENS * HEAD / 8; i += 32) {
+            int r = i / (HEAD / 8), c = i % (HEAD / 8);
+            copy_async(tile + r * STRIDE + 8 * c, a.values + min(token0 + r, length - 1) * row + (size_t)kv * HEAD + 8 * c);
+        }
+        commit_copies();
+    };
+    int token0 = split * STEP + warp * TOKENS;
+    if (token0 < length) fetch_values(token0);
+    else commit_copies();
+    await_copies<1>();
     __syncthreads();
     float out[HEAD / 8][4];
 #pragma unroll
@@ -207,23 +216,19 @@ KERNEL(attention, 32 * WARPS, AttentionArgs) {
     int last[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) last[half] = a.causal ? past + (query0 + lane_id() / 4 + 8 * half) / group : length - 1;
-    u16* tile = tiles[warp];
-    for (int token0 = (warp * a.splits + split) * TOKENS; token0 < length; token0 += WARPS * a.splits * TOKENS) {
-        for (int i = lane_id(); i < TOKENS * HEAD / 8; i += 32) {
-            int r = i / (HEAD / 8), c = i % (HEAD / 8);
-            *(uint4*)(tile + r * STRIDE + 8 * c) =
-                *(const uint4*)(a.values + min(token0 + r, length - 1) * row + (size_t)kv * HEAD + 8 * c);
-        }
+    for (; token0 < length; token0 += a.splits * STEP) {
         float s[2][4] = {};
         scores(s, q, a.keys + (size_t)kv * HEAD, token0, length, row);
         float2 shrink = weigh(s, m, token0, last);
 #pragma unroll
         for (int i = 0; i < HEAD / 8; i++) out[i][0] *= shrink.x, out[i][1] *= shrink.x, out[i][2] *= shrink.y, out[i][3] *= shrink.y;
+        await_copies<0>();
         __syncwarp();
         add_values(out, s, tile);
         __syncwarp();
+        if (token0 + a.splits * STEP < length) fetch_values(token0 + a.splits * STEP);
     }
-    int busy = min(WARPS, ((length + TOKENS - 1) / TOKENS - split + a.splits - 1) / a.splits);  // these saw a token
+    int busy = min(WARPS, (length - split * STEP + TOKENS - 1) / TOKENS);  // these saw a token
     merge_warps(a, out, m, (float*)tiles, stats, first, queries - query0, busy);
 }
 
@@ -233,7 +238,7 @@ KERNEL(attention_combine, HEAD, AttentionArgs) {
     wait_for_previous();
     int h = blockIdx.x, r = blockIdx.y, c = threadIdx.x, group = a.heads / a.kv_heads;
     if (r >= a.pass->n) return;
-    int used = min(a.splits, (a.pass->past + a.pass->n + TOKENS - 1) / TOKENS);
+    int used = min(a.splits, (a.pass->past + a.pass->n + STEP - 1) / STEP);
     size_t query = (size_t)(h / group) * a.width * group + r * group + h % group, step = (size_t)a.kv_heads * a.width * group;
     float gate = sigmoid(a.y[(size_t)r * a.ld + (size_t)h * 2 * HEAD + HEAD + c]);
     if (warp_id() == 0) {
