@@ -15,6 +15,8 @@ MEASURED: tuple[tuple[CostKind, int], ...] = (
     ("draft", 8),
     ("verify", 8),
     ("verify", 2),
+    ("draft", 32),
+    ("verify", 32),
 )
 
 

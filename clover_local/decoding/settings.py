@@ -26,8 +26,8 @@ class Settings:
     min_p: float = 0.0
     seed: int | None = None
     """Seed of the draws above temperature 0; None takes a new one for every answer."""
-    draft_max: int = 16
-    """Rows of a draft block, the pending token included."""
+    draft_max: int = 32
+    """Rows of a draft block at most, the pending token included."""
     policy: PolicyName = "auto"
     """`auto` drafts where drafting pays on this machine; `always` drafts and verifies `draft_max` rows (for
     measuring). Under `exact` the text is the same."""

@@ -23,7 +23,7 @@ from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
 from clover_local.model.weights import Weights
 from clover_local.runtime.graphs import KV_STEP, GraphRunner, Runner
 from clover_local.runtime.kernels import attach, prove
-from clover_local.runtime.plan import plan, sizes_of
+from clover_local.runtime.plan import KEPT_ROWS, plan, sizes_of
 from clover_local.runtime.remembered import VERSIONS, file_identity
 from clover_local.runtime.response import Counts, response_of
 from clover_local.runtime.rows import Rows
@@ -342,7 +342,8 @@ class Engine:
         """Build the graphs that the next answer will want, for idle time; returns how many were built.
 
         Those of the latest passes (before any draft: of a usual answer) for this context and for the next one that
-        needs other graphs, so that nothing stalls there. `stop` is asked between two. Nothing is committed.
+        needs other graphs, so that nothing stalls there. `stop` is asked between two. Nothing is committed, and
+        no more memory taken than a plan counts on.
         """
         built, shapes = 0, self._graphs.shapes()
         if not any(kind is Kind.VERIFY for kind, _, _ in shapes):
@@ -353,7 +354,7 @@ class Engine:
             for past in (self.n_past, self._graphs.next_bucket(self.n_past, rows)):
                 if past is None or past + rows > self.n_ctx:
                     continue
-                if stop():
+                if stop() or self._graphs.rows + rows > KEPT_ROWS:
                     return built
                 built += self._warm(kind, rows, past, draft)
         return built

@@ -157,6 +157,11 @@ class GraphRunner:
         return sum(one.bytes for one in self._passes.values())
 
     @property
+    def rows(self) -> int:
+        """Rows that the kept graphs judge, each with logits of its own."""
+        return sum(key.rows - key.first_judged for key in self._passes)
+
+    @property
     def nodes(self) -> dict[tuple[str, int], int]:
         """Nodes to compute by (kind, rows)."""
         sizes = {(str(key.kind), key.rows): one.graph.size for key, one in self._passes.items()}

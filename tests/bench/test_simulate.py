@@ -23,6 +23,7 @@ def simulated(engine: Engine, name: str, seed: int = 1) -> SimulatedAcceptance:
 
 
 def run(engine: SimulatedAcceptance | Recorder, tokens: int, **settings: object) -> Stats:
+    settings = {"draft_max": 16, **settings}
     wanted = Settings(mode="self", max_tokens=tokens, ignore_stop=True, **settings)  # type: ignore[arg-type]
     last = list(generate(engine, [1, 2, 3], wanted))[-1]
     assert isinstance(last, Done)

@@ -29,7 +29,7 @@ def rows_of(logits: np.ndarray, tokens: Sequence[int] = ()) -> Rows:
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     entropy = -(p * np.log(np.maximum(p, 1e-30))).sum(1)
-    after = np.array([*tokens[1:], 0][: len(p)] or [0] * len(p))
+    after = np.array([*tokens[1:], 0][: len(p)] or [0] * len(p)) % VOCAB
     ids = logits.argmax(1).astype(np.int32)
     rows = np.arange(len(p))
     return Rows(ids, p[rows, ids].astype(np.float32), entropy, p[rows, after], lambda: logits)
