@@ -24,6 +24,8 @@ from clover_local.runtime.response import Response
 
 ROWS = (1, 2, 8, 16, 32)
 COMMITTED = 37  # tokens of the filled context: no multiple of anything
+LONG = 2501  # tokens of a context in which every split of attention has several turns
+PIECE = 512  # rows of the prefill that fills it
 MOVES = ((3, 2), (8, 5), (32, 31))  # rows of a verify and how many of them are committed
 STORED = (1, 9)  # rows of a prefill
 PROBE = 3  # rows that look at what was committed
@@ -157,6 +159,11 @@ class _Checks:
         for rows in STORED:
             if past + rows + PROBE <= self.n_ctx:
                 yield from self.moved(committed, past, rows, None)
+        if self.n_ctx >= LONG + MAX_ROWS:
+            for start in range(past, LONG, PIECE):
+                piece = words(self.model.spec, min(PIECE, LONG - start))
+                self.graphs.run(Kind.STORE, piece, start, Response())
+            yield from self.passes(LONG, (1, MAX_ROWS))
 
     def passes(self, past: int, widths: Sequence[int]) -> Iterator[_Found]:
         """Passes that leave the state alone."""

@@ -129,6 +129,13 @@ def test_a_context_with_no_room_is_checked_as_far_as_it_goes(trained_f32: Path) 
     assert outcome.good and outcome.made >= 8
 
 
+def test_a_long_context_is_looked_at_too(trained_f32: Path) -> None:
+    with Engine.open(trained_f32, n_ctx=2560, threads=1, device="cpu") as wide:
+        outcome = check(wide._model, 2560, wide._graphs, GraphRunner(wide._model, 2560))
+        assert outcome.good and outcome.made == 37
+        assert not any(ring.any() or s.any() for ring, s in wide.snapshot().layers)
+
+
 def test_the_outcome_is_remembered_until_something_changes(tmp_path: Path) -> None:
     calls = []
 
