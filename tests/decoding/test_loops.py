@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from clover_local.decoding.answer import Answer, Meter
+from clover_local.decoding.calibrate import calibrate
 from clover_local.decoding.denoise import to_fix
 from clover_local.decoding.events import Block, Done, Event, Prefilled, Tokens
 from clover_local.decoding.generate import generate, never
+from clover_local.decoding.policy import Policy
 from clover_local.decoding.sampling import Sampler
 from clover_local.decoding.settings import Settings
 from clover_local.decoding.speculative import accept_exact, accept_release, keeps
@@ -244,3 +246,32 @@ def test_kept_tokens_are_cut_at_stop_and_limit() -> None:
     assert answer.keep([3, EOS, 4]) == (3, EOS) and answer.reason == "stop"
     answer = Answer(engine, Settings(max_tokens=2), Sampler.of(Settings()), Meter(engine.clock), never, 0.0)
     assert answer.keep([1, 2, EOS]) == (1, 2) and answer.reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("skills", [(0.0, 0.0), (0.97, 0.0), (0.8, 0.3)])
+def test_the_whole_loop_stays_within_three_percent_of_plain(
+    skills: tuple[float, float], temperature: float
+) -> None:
+    """Every pass, commit and free draft counted, drafts turning bad after 300 tokens: no 256 tokens take longer than
+    1.03 times as many plain steps."""
+    engine = FakeEngine(skills[0], n_ctx=2000)
+    growth = {"draft": 1.3, "verify": 1.0, "denoise": 1.3}
+    engine.ms = lambda kind, rows: 4.0 * growth.get(kind, 1.0) * (1 + 0.1 * (rows - 1))
+    policy = Policy()
+    calibrate(engine, policy.costs, seconds=60.0, clock=engine.clock)
+    settings = Settings(max_tokens=1200, ignore_stop=True, temperature=temperature, seed=1)
+    seen, written = [], 0
+    for event in generate(engine, PROMPT, settings, policy=policy, clock=engine.clock):
+        if isinstance(event, Tokens):
+            written += len(event.ids)
+            seen.append((written, engine.now * 1e3))
+        engine.skill = skills[written > 300]
+    tokens, ms = np.array(seen).T
+    worst = 0.0
+    for first in range(len(seen)):
+        last = int(np.searchsorted(tokens, tokens[first] + 256))
+        if last < len(seen):
+            worst = max(worst, (ms[last] - ms[first]) / (4.0 * (tokens[last] - tokens[first])))
+    assert 0.1 < worst <= 1.03
+    assert any(kind == "draft" for kind, _ in engine.passes[20:])
