@@ -43,6 +43,7 @@ inline long progress, seen_progress, idle;
 inline std::function<void()> body;
 inline void* scheduler_sp;
 inline std::vector<char> dynamic;
+constexpr int SHARED_GUARD = 256;
 
 extern "C" void emu_switch(void** save, void* load);
 asm(R"(
@@ -95,7 +96,7 @@ inline void entry() {
 
 inline void run(std::function<void()> kernel, int gx, int gy, int block, int shared) {
     body = kernel;
-    dynamic.assign(shared + 16, (char)0x7f);
+    dynamic.assign(shared + 16 + SHARED_GUARD, (char)0x7f);
     grid_size = {gx, gy, 1};
     block_size = {block, 1, 1};
     threads.resize(block);
@@ -115,6 +116,9 @@ inline void run(std::function<void()> kernel, int gx, int gy, int block, int sha
             }
             current = 0;
             emu_switch(&scheduler_sp, threads[0].sp);
+            const char* end = (const char*)(((size_t)dynamic.data() + 15) & ~(size_t)15) + shared;
+            for (int i = 0; i < SHARED_GUARD; i++)
+                if (end[i] != 0x7f) { fprintf(stderr, "emulator: written behind the shared memory\n"); abort(); }
         }
 }
 

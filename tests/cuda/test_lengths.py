@@ -4,6 +4,7 @@ import faulthandler
 import multiprocessing
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,8 +41,8 @@ def test_long_contexts(spec: Spec, past: int) -> None:
     machine.check()
 
 
-def _passes(recipe: Mapping[str, str], short: int) -> None:
-    """Passes that fill the context to its last token; a tensor of the KV cache may be too short."""
+def _passes(recipe: Mapping[str, str], short: int, cut: int) -> None:
+    """Passes that fill the context to its last token; `short` of the KV caches or `cut` of shared memory lack."""
     faulthandler.disable()
     size = ROOM * SMALL.kv_heads * SMALL.head_dim * 2
     machine = FencedEmulator(short, size)
@@ -51,11 +52,12 @@ def _passes(recipe: Mapping[str, str], short: int) -> None:
                              ("verify", 1, 47), ("preview", 32, 16), ("store", 5, 43), ("verify", 8, 40)):  # fmt: skip
         session.past = past
         session.begin(kind, rows, rng.integers(0, SMALL.vocab, rows).tolist())
-        machine.run(session.launches(kind, rows))
+        launches = session.launches(kind, rows)
+        machine.run([replace(one, shared=max(one.shared - cut, 0)) for one in launches])
 
 
-def _exit_code(recipe: Mapping[str, str], short: int = 0) -> int | None:
-    child = multiprocessing.get_context("fork").Process(target=_passes, args=(recipe, short))
+def _exit_code(recipe: Mapping[str, str], short: int = 0, cut: int = 0) -> int | None:
+    child = multiprocessing.get_context("fork").Process(target=_passes, args=(recipe, short, cut))
     child.start()
     child.join()
     return child.exitcode
@@ -73,3 +75,9 @@ def test_a_byte_behind_a_buffer_would_be_noticed() -> None:
     """The same with a KV cache that lacks its last token."""
     library("rows", ())
     assert _exit_code(INT4, short=SMALL.kv_heads * SMALL.head_dim * 2) == -signal.SIGSEGV
+
+
+def test_a_byte_behind_shared_memory_would_be_noticed() -> None:
+    """The same with launches that reserve too little of it."""
+    library("rows", ())
+    assert _exit_code(INT4, cut=64) == -signal.SIGABRT
