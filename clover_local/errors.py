@@ -26,3 +26,11 @@ class ModelError(CloverError):
 
 class ContextFullError(CloverError):
     """The tokens asked for do not fit into the context the engine was opened with."""
+
+
+class CardFullError(CloverError):
+    """The card has less free memory than something needs; a smaller plan may fit."""
+
+
+class LockedMemoryError(CloverError):
+    """The computer's memory is too small, or may not be locked, for the experts that a card should read there."""

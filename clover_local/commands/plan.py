@@ -23,7 +23,8 @@ def main(args: argparse.Namespace) -> int:
     from clover_local.ggml.gguf import GgufFile
     from clover_local.model.spec import Spec
     from clover_local.names import resolve
-    from clover_local.runtime.engine import RESERVE, context_size
+    from clover_local.runtime.engine import context_size
+    from clover_local.runtime.fitting import RESERVE
     from clover_local.runtime.plan import parse_size, plan, sizes_of
 
     file = GgufFile.open(resolve(args.model, offline=args.offline))

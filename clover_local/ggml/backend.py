@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from clover_local.errors import CloverError
+from clover_local.errors import CardFullError, CloverError, LockedMemoryError
 from clover_local.ggml import lib
 from clover_local.ggml.lib import FOLDER, InitParams, Node, functions
 from clover_local.ggml.types import tensor_type
@@ -152,7 +152,7 @@ class Buffer:
     def __init__(self, context: Context, backend: Backend, *, weights: bool = False) -> None:
         self.handle = functions["ggml_backend_alloc_ctx_tensors"](context.handle, backend.handle)
         if not self.handle:
-            raise CloverError(
+            raise CardFullError(
                 f"{backend.device.name} lacks free memory: {lib.last_error() or 'allocation failed'}",
                 "use a smaller context (-c) or a smaller quantization",
             )
@@ -170,6 +170,21 @@ class Buffer:
         if self.handle:
             functions["ggml_backend_buffer_free"](self.handle)
             self.handle = None
+
+
+class PinnedBuffer(Buffer):
+    """Memory of the computer that holds every tensor of a context, locked so that a device reads it by itself."""
+
+    def __init__(self, context: Context, backend: Backend) -> None:
+        kind = functions["ggml_backend_dev_host_buffer_type"](backend.device.handle)
+        self.handle = kind and functions["ggml_backend_alloc_ctx_tensors_from_buft"](context.handle, kind)
+        if not self.handle or functions["ggml_backend_buffer_get_type"](self.handle) != kind:
+            self.free()  # what ggml gives when it could not lock any
+            raise LockedMemoryError(
+                f"the system did not let {backend.device.name} lock memory for the experts that stay with the computer",
+                "close other programs, or raise the limit of locked memory (ulimit -l)",
+            )
+        functions["ggml_backend_buffer_set_usage"](self.handle, _USAGE_WEIGHTS)
 
 
 class MappedBuffer(Buffer):

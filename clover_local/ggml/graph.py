@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clover_local.errors import CloverError
+from clover_local.errors import CardFullError, CloverError
 from clover_local.ggml import lib
 from clover_local.ggml.backend import Backend, Context
 from clover_local.ggml.lib import Node, functions
@@ -148,7 +148,7 @@ class Graph:
         return functions["ggml_backend_sched_get_buffer_size"](self._scheduler, backend.handle)
 
     def _too_large(self, backend: Backend) -> CloverError:
-        return CloverError(
+        return CardFullError(
             f"{backend.device.name} has too little free memory for a pass: {lib.last_error()}",
             "use a smaller context (-c)",
         )

@@ -179,6 +179,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_backend_alloc_ctx_tensors_from_buft": (_P, (_P, _P)),
     "ggml_backend_buffer_get_base": (_P, (_P,)),
     "ggml_backend_buffer_get_size": (_S, (_P,)),
+    "ggml_backend_buffer_get_type": (_P, (_P,)),
     "ggml_backend_buffer_set_usage": (None, (_P, _I)),
     "ggml_backend_buffer_clear": (None, (_P, C.c_uint8)),
     "ggml_backend_buffer_free": (None, (_P,)),

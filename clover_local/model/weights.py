@@ -1,21 +1,27 @@
 """Every tensor of the network: which ones there must be, and where they lie on the device."""
 
 import mmap
-from collections.abc import Callable, Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from clover_local.errors import ModelError
-from clover_local.ggml.backend import Backend, Buffer, Context, MappedBuffer, upload
+from clover_local.errors import CloverError, ModelError
+from clover_local.ggml.backend import Backend, Buffer, Context, MappedBuffer, PinnedBuffer, upload
 from clover_local.ggml.gguf import GgufFile, TensorInfo
 from clover_local.ggml.lib import Node
 from clover_local.ggml.quantize import quantize
 from clover_local.ggml.types import tensor_type
+from clover_local.model.slots import Slots, memory_of
 from clover_local.model.spec import CONV_TAPS, Spec
 
 Progress = Callable[[int, int], None]
 UPLOAD_CHUNK = 64 << 20  # bytes between two progress reports
+COPIERS = 4  # threads that fill locked memory
+EMBEDDING = "token_embd.weight"
 MERGES: tuple[tuple[str, ...], ...] = (
     ("attn_qkv.weight", "attn_gate.weight"),
     ("ssm_alpha.weight", "ssm_beta.weight"),
@@ -122,11 +128,14 @@ class Weights:
     context: Context | None = None
     mapped: mmap.mmap | None = None  # keeps the file's map alive while nodes point into it
     host: "Weights | None" = None  # those that stay in the CPU's memory
+    slots: Slots | None = None  # where experts of that memory have copies on the card
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
 
     def free(self) -> None:
+        if self.slots is not None:
+            self.slots.free()
         if self.host is not None:
             self.host.free()
         if self.buffer is not None:
@@ -142,23 +151,61 @@ def load(
     backend: Backend,
     progress: Progress | None = None,
     host_layers: frozenset[int] = frozenset(),
+    slots: Sequence[int] = (),
+    order: np.ndarray | None = None,
 ) -> Weights:
     """Put all weights on a backend: the CPU reads the mapped file as it is, a GPU gets its own copy.
 
-    The routed experts of `host_layers` stay in the mapped file, for the CPU to compute.
+    The routed experts of `host_layers` stay in the mapped file, for the CPU to compute. With `slots` (experts on
+    the card, by layer) all experts and the token embedding lie in locked memory, and the first of `order`
+    (int [layers, experts], most wanted first) have copies on the card, for our kernels.
     """
     infos = check(file, spec)
     if backend.is_cpu:
-        return _map(file, infos)
-    stays = {
-        name for name, info in infos.items() if is_expert(info.name) and layer_of(info.name) in host_layers
-    }
-    moved = {name: info for name, info in infos.items() if name not in stays}
-    weights = _upload(file, moved, backend, progress)
-    if stays:
-        weights.host = _map(file, {name: infos[name] for name in stays})
-        weights.nodes |= weights.host.nodes
+        weights = _map(file, infos)
+    else:
+        stays = {
+            name
+            for name, info in infos.items()
+            if is_expert(name) and (slots or layer_of(name) in host_layers)
+        }
+        if slots and infos["output.weight"].name != EMBEDDING:
+            stays.add(EMBEDDING)
+        meter = _Meter(
+            sum(info.nbytes for name, info in infos.items() if slots or name not in stays), progress
+        )
+        weights = _upload(file, {n: info for n, info in infos.items() if n not in stays}, backend, meter)
+        if stays:
+            left = {name: infos[name] for name in stays}
+            try:
+                weights.host = _pin(file, left, backend, meter) if slots else _map(file, left)
+            except CloverError:
+                weights.free()
+                raise
+            weights.nodes |= weights.host.nodes
+    if slots:
+        try:
+            weights.slots = Slots.fill(spec, weights.nodes, backend, slots, order)
+        except CloverError:
+            weights.free()
+            raise
     return weights
+
+
+@dataclass
+class _Meter:
+    """Counts bytes for a progress report; called by several threads."""
+
+    total: int
+    progress: Progress | None
+    done: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, size: int) -> None:
+        with self.lock:
+            self.done += size
+            if self.progress is not None:
+                self.progress(self.done, self.total)
 
 
 def is_expert(name: str) -> bool:
@@ -185,6 +232,30 @@ def _map(file: GgufFile, infos: dict[str, TensorInfo]) -> Weights:
     return Weights(nodes, buffer=buffer, context=context, mapped=file.data)
 
 
+def _pin(file: GgufFile, infos: dict[str, TensorInfo], backend: Backend, meter: _Meter) -> Weights:
+    """Tensors in memory of the computer that the card reads by itself."""
+    context = Context(len(infos))
+    nodes = {
+        name: context.tensor(info.type.name, *_trim(info.shape), name=name) for name, info in infos.items()
+    }
+    try:
+        buffer = PinnedBuffer(context, backend)
+    except CloverError:
+        context.free()
+        raise
+
+    def copy(name: str) -> None:
+        target, data = memory_of(nodes[name]), file.array(infos[name].name).view(np.uint8).reshape(-1)
+        for start in range(0, len(data), UPLOAD_CHUNK):
+            part = data[start : start + UPLOAD_CHUNK]
+            target[start : start + len(part)] = part
+            meter.add(len(part))
+
+    with ThreadPoolExecutor(min(COPIERS, os.cpu_count() or 1)) as threads:
+        list(threads.map(copy, nodes))
+    return Weights(nodes, buffer=buffer, context=context)
+
+
 def _merge_plan(infos: dict[str, TensorInfo]) -> dict[tuple[str, ...], list[TensorInfo]]:
     plan = {}
     for layer_norm in [name for name in infos if name.endswith(".attn_norm.weight")]:
@@ -207,9 +278,7 @@ def _interleave(group: list[TensorInfo]) -> Iterator[tuple[int, TensorInfo, int,
             target += size
 
 
-def _upload(
-    file: GgufFile, infos: dict[str, TensorInfo], backend: Backend, progress: Progress | None
-) -> Weights:
+def _upload(file: GgufFile, infos: dict[str, TensorInfo], backend: Backend, meter: _Meter) -> Weights:
     plan = _merge_plan(infos)
     inside = {info.name for group in plan.values() for info in group}
     context = Context(2 * len(infos))
@@ -230,15 +299,12 @@ def _upload(
         if name.split(".", 2)[-1] in HALVED and node.contents.type == tensor_type("f32").id:
             half[name] = context.tensor("bf16", *node.contents.ne[:2], name=f"{name}.bf16")
     buffer = Buffer(context, backend, weights=True)
-    done, total = 0, sum(size for *_, size in copies)
     for node, target, info, source, size in copies:
         data = file.array(info.name)
         for start in range(0, size, UPLOAD_CHUNK):
             part = data[source + start : source + min(start + UPLOAD_CHUNK, size)]
             upload(node, part, target + start)
-            done += len(part)
-            if progress is not None:
-                progress(done, total)
+            meter.add(len(part))
     for name, node in half.items():
         own = [info for names, group in plan.items() if names[0] == name for info in group]
         values = [file.array(info.name).view(np.float32) for info in own or [infos[name]]]

@@ -21,17 +21,19 @@ from clover_local.model.passes import Constants, Kind, Model, State, new_constan
 from clover_local.model.processing import Processing
 from clover_local.model.spec import CONV_TAPS, MAX_ROWS, Spec
 from clover_local.model.weights import Weights
+from clover_local.runtime.fitting import Wish, fit
 from clover_local.runtime.graphs import KV_STEP, GraphRunner, Runner
-from clover_local.runtime.kernels import attach, prove
-from clover_local.runtime.plan import KEPT_ROWS, plan, sizes_of
+from clover_local.runtime.kernels import attach, likely, prove
+from clover_local.runtime.placement import SWAP_BYTES, Placement
+from clover_local.runtime.plan import KEPT_ROWS, PLACED_ROWS, Plan, sizes_of
 from clover_local.runtime.remembered import VERSIONS, file_identity
 from clover_local.runtime.response import Counts, response_of
 from clover_local.runtime.rows import Rows
+from clover_local.runtime.usage import Usage, model_id
 
 DEFAULT_CONTEXT = 32768
 PREFILL_ROWS = (512, 256, 128, 64, 32)
-RESERVE = 512 << 20  # bytes of video memory left to the desktop where no cap is given
-RETRIES, RETRY_LAYERS = 3, 4  # placements tried when video memory runs out at load; layers moved each time
+PLACED_PREFILL_ROWS = (PLACED_ROWS, 1024, *PREFILL_ROWS)  # where every piece sends the experts over the link
 GPU_MOE_CHUNK = 8  # above 8 rows ggml's CUDA kernel for expert products is four times slower
 
 
@@ -66,7 +68,9 @@ class Engine:
     `note` is a sentence about what was expected and is not used (our own kernels, say), or None.
     """
 
-    def __init__(self, model: Model, file: GgufFile, n_ctx: int, use: str = "") -> None:
+    def __init__(
+        self, model: Model, file: GgufFile, n_ctx: int, use: str = "", usage: Usage | None = None
+    ) -> None:
         self.spec: Spec = model.spec
         self.n_ctx = n_ctx
         self._use = use
@@ -82,6 +86,12 @@ class Engine:
         self._processing: Processing | None = None
         self._counts = Counts()
         self._counting = False
+        self._placement: Placement | None = None
+        if model.weights.slots is not None and self._kernels is not None:
+            self._graphs.close()  # those of the self-check: from here on only long prompts need any
+            usage = usage or Usage.load(model_id(file, model.spec), model.spec)
+            self._placement = Placement(model.weights.slots, usage, self._kernels.runner)
+            self._draft_from_card()
 
     @classmethod
     def open(
@@ -95,33 +105,41 @@ class Engine:
         kv_type_v: str = "f16",
         vram: int | None = None,
         host_layers: int | None = None,
+        slots: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> "Engine":
         """Open a GGUF on a device.
 
-        `n_ctx` tokens of context (default: the model's, at most 32,768), `device` as in `choose_device`;
-        on a GPU at most `vram` bytes are used (default: what is free, less a reserve) and the experts of
-        `host_layers` layers stay with the CPU (default: as few as needed). `progress(done, total)` in bytes
-        while weights are uploaded. Raises ModelError for a bad file and CloverError when it does not fit.
+        `n_ctx` tokens of context (default: the model's, at most 32,768), `device` as in `choose_device`. On a GPU
+        a card of `vram` bytes is assumed (default: what is free); when not all fits there, single experts stay in
+        the computer's memory for our kernels to read (`slots` asks for that many of each layer on the card), or
+        else the experts of `host_layers` layers stay with the CPU (default: as few as needed). `progress(done,
+        total)` in bytes while weights are loaded. Raises ModelError for a bad file and CloverError when it does
+        not fit.
         """
         file = GgufFile.open(path)
         spec = Spec.from_gguf(file)
         wanted = context_size(spec, n_ctx)
         where, kinds = choose_device(device), (kv_type_k, kv_type_v)
+
+        def build(placed: Plan | None) -> "Engine":
+            return cls._build(file, spec, wanted, where, kinds, threads, placed, progress)
+
         if not where.is_gpu:
-            return cls._build(file, spec, wanted, where, kinds, threads, frozenset(), progress)
-        budget = vram if vram is not None else where.free - RESERVE
-        sizes = sizes_of(file, spec, wanted, kinds)
-        placed = plan(sizes, min(budget, where.free), wanted, host_layers=host_layers)
-        for attempt in range(RETRIES):
-            try:
-                return cls._build(file, spec, wanted, where, kinds, threads, placed.host_layers, progress)
-            except CloverError:
-                more = len(placed.host_layers) + RETRY_LAYERS
-                if attempt == RETRIES - 1 or host_layers is not None or more > spec.layers:
-                    raise
-                placed = plan(sizes, budget, wanted, host_layers=more)  # somebody else took memory meanwhile
-        raise AssertionError("the last attempt returns or raises")
+            return build(None)
+        types = {name: info.type.name for name, info in file.tensors.items()}
+        sizes = sizes_of(file, spec, wanted, kinds, own_kernels=likely(where, spec, types, kinds))
+        wish = Wish(vram, host_layers, slots)
+        engine, given_up = fit(sizes, where, wanted, wish, build, refused=cls._unplaceable)
+        engine.note = "; ".join(filter(None, (given_up, engine.note))) or None
+        return engine
+
+    def _unplaceable(self) -> str | None:
+        """Close an engine whose experts are placed one by one if our kernels do not run it; says why not."""
+        if self._placement is not None:
+            return None
+        self.close()
+        return self.note or "our own kernels are off"
 
     @classmethod
     def _build(
@@ -132,15 +150,20 @@ class Engine:
         where: Device,
         kv_types: tuple[str, str],
         threads: int | None,
-        host_layers: frozenset[int],
+        placed: Plan | None,
         progress: Callable[[int, int], None] | None,
     ) -> "Engine":
         backend = Backend(where, threads or default_threads())
         owned: list[Weights | Constants | State] = []
+        host_layers, slots = (placed.host_layers, placed.slots) if placed else (frozenset[int](), ())
+        usage = Usage.load(model_id(file, spec), spec) if slots else None
+        host = None
         try:
-            host = Backend(choose_device("cpu"), threads or default_threads()) if host_layers else None
-            backend.mixed = host is not None
-            weights = weights_module.load(file, spec, backend, progress, host_layers)
+            mixed = bool(host_layers or slots)
+            host = Backend(choose_device("cpu"), threads or default_threads()) if mixed else None
+            backend.mixed = mixed
+            order = usage.order() if usage else None
+            weights = weights_module.load(file, spec, backend, progress, host_layers, slots, order)
             owned.append(weights)
             conv = {
                 layer: _floats(file, f"blk.{layer}.ssm_conv1d.weight").reshape(spec.channels, CONV_TAPS)
@@ -150,13 +173,14 @@ class Engine:
             owned.append(constants)
             state = new_state(spec, backend, -(-n_ctx // KV_STEP) * KV_STEP, kv_types)
         except CloverError:
-            for one in owned:
-                one.free()
-            backend.close()
+            for one in (*owned, backend, host):
+                if one is not None:
+                    one.close() if isinstance(one, Backend) else one.free()
             raise
         chunk = None if backend.is_cpu else GPU_MOE_CHUNK
-        use = repr((threads or default_threads(), kv_types, sorted(host_layers)))
-        return cls(Model(spec, weights, constants, state, backend, chunk, host), file, n_ctx, use)
+        use = repr((threads or default_threads(), kv_types, sorted(host_layers), slots))
+        model = Model(spec, weights, constants, state, backend, chunk, host)
+        return cls(model, file, n_ctx, use, usage)
 
     # --- what is committed -------------------------------------------------------------------------------
 
@@ -284,6 +308,26 @@ class Engine:
         active = processing is not None and processing.active
         self._processing = processing if active else None
         self._counts, self._counting = Counts(), True
+        self.adapt()
+
+    def adapt(self, limit: int | None = SWAP_BYTES) -> int:
+        """Give the experts used most since the last answers places on the card; returns the bytes moved (0 without
+        a placement). Done by `begin_response`; `limit` None moves all that is worth it."""
+        moved = self._placement.adapt(limit) if self._placement is not None else 0
+        if moved:
+            self._draft_from_card()
+        return moved
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which experts are on the card, where not all are."""
+        return self._placement
+
+    def _draft_from_card(self) -> None:
+        """Have drafts use the experts on the card only, so that they never wait for the link."""
+        assert self._placement is not None
+        resident = self._placement.resident
+        self.restrict_drafts(resident if resident.any(1).all() and not resident.all() else None)
 
     # --- passes ------------------------------------------------------------------------------------------
 
@@ -296,8 +340,8 @@ class Engine:
     ) -> Rows | None:
         """Commit tokens that are not part of a response; returns the choice of the last one.
 
-        Runs in pieces of up to 512 rows; `cancelled` is asked between them, and when it says yes None is
-        returned and the pieces done so far stay committed (see `n_past`).
+        Runs in pieces of up to 512 rows (2,048 with a placement); `cancelled` is asked between them, and when it
+        says yes None is returned and the pieces done so far stay committed (see `n_past`).
         """
         if not tokens:
             raise CloverError("there is nothing to prefill: the prompt is empty")
@@ -307,7 +351,7 @@ class Engine:
             if cancelled is not None and cancelled():
                 return None
             left = len(tokens) - done
-            size = next((n for n in PREFILL_ROWS if n <= left), left)
+            size = next((n for n in self._prefill_rows if n <= left), left)
             rows = self._store(tokens[done : done + size], response=False)
             done += size
             if progress is not None:
@@ -427,7 +471,7 @@ class Engine:
         self, kind: Kind, tokens: Sequence[int], *, response: bool, draft: DraftSettings | None = None
     ) -> Rows:
         n = len(tokens)
-        limit = PREFILL_ROWS[0] if kind is Kind.STORE else MAX_ROWS
+        limit = self._prefill_rows[0] if kind is Kind.STORE else MAX_ROWS
         if not 1 <= n <= limit:
             raise CloverError(f"a {kind} pass takes 1 to {limit} rows, not {n}")
         if min(tokens) < 0 or max(tokens) >= self.spec.vocab:
@@ -440,12 +484,18 @@ class Engine:
             self._verifier = runner
         return runner.run(kind, tokens, self.n_past, inputs, draft)
 
+    @property
+    def _prefill_rows(self) -> tuple[int, ...]:
+        return PREFILL_ROWS if self._placement is None else PLACED_PREFILL_ROWS
+
     def _runner(self, kind: Kind, rows: int) -> Runner:
         own = self._kernels
         return own.runner if own is not None and own.take(kind, rows) else self._graphs
 
     def close(self) -> None:
         """Free everything on the device; the engine is of no use afterwards."""
+        if self._placement is not None:
+            self._placement.learn()
         if self._kernels is not None:
             self._kernels.runner.close()
         self._graphs.close()

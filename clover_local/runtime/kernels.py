@@ -6,17 +6,22 @@ package, an old driver, a type without a kernel, a failed comparison) is one sen
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import median
 
 from clover_local.errors import CloverError
-from clover_local.ggml.backend import devices
+from clover_local.ggml.backend import Device, devices
 from clover_local.ggml.lib import BINDING
 from clover_local.model.passes import Kind, Model
+from clover_local.model.spec import Spec
 from clover_local.runtime import selfcheck
+from clover_local.runtime.cuda.network import unsupported
 from clover_local.runtime.graphs import Runner
+from clover_local.runtime.placement import CardRunner
 from clover_local.runtime.remembered import keep, recall
 from clover_local.runtime.response import Response
 from clover_local.runtime.selfcheck import words
@@ -35,7 +40,7 @@ WARM, TIMED = 3, 3  # a CUDA graph is captured in its second call and steady fro
 class Kernels:
     """Our kernels over one model, and the passes they run faster than ggml's graphs on this very card."""
 
-    runner: Runner
+    runner: CardRunner
     wins: frozenset[tuple[Kind, int]]
     key: str = ""
     """The card, the kernels' sources and the kind of model: with the same key the same passes win."""
@@ -44,6 +49,20 @@ class Kernels:
         """Whether a pass of this kind and row count runs here; a step or prefill is timed as a verify."""
         width = next((width for width in WIDTHS if rows <= width), None)
         return width is not None and (Kind.VERIFY if kind is Kind.STORE else kind, width) in self.wins
+
+
+def likely(device: Device, spec: Spec, types: Mapping[str, str], kv_types: tuple[str, str]) -> bool:
+    """Whether they will run a model, as far as that is known before it is loaded: a plan counts on it."""
+    if not device.name.startswith("CUDA") or os.environ.get(SWITCH) == "0" or not _installed():
+        return False
+    return unsupported(spec, types, ", ".join(sorted(set(kv_types)))) is None
+
+
+def _installed() -> bool:
+    try:
+        return find_spec("cuda.bindings") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, str | None]:
@@ -77,6 +96,8 @@ def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, st
             f"our own kernels are off: {outcome.sentence}; please report it with the output of clover doctor",
         )
     key = _key(model)
+    if model.weights.slots is not None:  # the graphs would have the CPU compute all experts
+        return Kernels(kernels, frozenset(product(Kind, WIDTHS)), key), None
     return Kernels(kernels, remembered_wins(key, model, graphs, kernels), key), None
 
 

@@ -2,7 +2,7 @@
 
 import ctypes as C
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,8 @@ MATRIX_TYPES = {
 """Tensor types with a kernel, and ggml's ids of them."""
 LOGIT_SPLITS = 64
 RESIDENT_WORDS = A.MAX_EXPERTS // 32
+Addresses = Callable[[int, str], np.ndarray]
+"""Where the experts of a layer and part (gate, up, down) are read: uint64 [experts]."""
 GDN_HEADS = (32, 64, 128)
 ATTENTION_HEADS = (64, 128, 256)
 
@@ -100,7 +102,7 @@ class Network:
     work: Workspace
     gdn: Mapping[int, A.GdnLayer]
     gdn_table: int  # all GdnLayer structures on the device
-    experts: Mapping[int, tuple[int, int, int]]  # tables of pointers: gate, up, down
+    experts: Mapping[int, tuple[int, int, int]]  # tables of pointers: gate, up, down; the shared expert last
     processors: int
     shared_memory: int
 
@@ -178,16 +180,24 @@ def gdn_width(spec: Spec) -> int:
 
 
 def build(
-    spec: Spec, places: Mapping[str, Place], state: StatePlaces, machine: Machine, max_seen: int
+    spec: Spec,
+    places: Mapping[str, Place],
+    state: StatePlaces,
+    machine: Machine,
+    max_seen: int,
+    addresses: Addresses | None = None,
 ) -> Network:
-    """Reserve scratch and upload tables for a model whose weights and state already lie on the device."""
+    """Reserve scratch and upload tables for a model whose weights and state the device already reaches.
+
+    `addresses` tells where the routed experts of a layer and part lie when it is not one behind the other.
+    """
     gdn = {
         layer: _gdn_layer(spec, i, layer, places, state, machine) for i, layer in enumerate(spec.gdn_layers)
     }
     table = np.frombuffer(b"".join(bytes(layer) for layer in gdn.values()), np.uint8)
     address = machine.alloc(max(len(table), 1))
     machine.write(address, table)
-    experts = {layer: _expert_tables(spec, layer, places, machine) for layer in range(spec.layers)}
+    experts = {layer: _expert_tables(spec, layer, places, machine, addresses) for layer in range(spec.layers)}
     work = allocate(spec, machine, max_seen)
     return Network(
         spec, places, state, work, gdn, address, experts, machine.processors, machine.shared_memory
@@ -216,18 +226,28 @@ def _gdn_layer(
 
 
 def _expert_tables(
-    spec: Spec, layer: int, places: Mapping[str, Place], machine: Machine
+    spec: Spec, layer: int, places: Mapping[str, Place], machine: Machine, addresses: Addresses | None
 ) -> tuple[int, int, int]:
     tables = []
     for part in ("gate", "up", "down"):
-        routed = places[f"blk.{layer}.ffn_{part}_exps.weight"]
         shared = places[f"blk.{layer}.ffn_{part}_shexp.weight"]
-        size = routed.stride or matrix_bytes(routed.type, *expert_shape(spec, part))
-        pointers = [routed.address + e * size for e in range(spec.experts)]
-        data = np.array([*pointers, shared.address], np.uint64)
+        routed = addresses(layer, part) if addresses is not None else _in_a_row(spec, layer, part, places)
+        data = np.append(routed, np.uint64(shared.address))
         tables.append(machine.alloc(data.nbytes))
         machine.write(tables[-1], data)
     return tables[0], tables[1], tables[2]
+
+
+def _in_a_row(spec: Spec, layer: int, part: str, places: Mapping[str, Place]) -> np.ndarray:
+    routed = places[f"blk.{layer}.ffn_{part}_exps.weight"]
+    size = routed.stride or matrix_bytes(routed.type, *expert_shape(spec, part))
+    return np.array([routed.address + e * size for e in range(spec.experts)], np.uint64)
+
+
+def repoint(net: Network, machine: Machine, layer: int, addresses: Addresses) -> None:
+    """Tell the passes where the routed experts of a layer lie now; none may be running."""
+    for part, table in zip(("gate", "up", "down"), net.experts[layer], strict=True):
+        machine.write(table, addresses(layer, part))
 
 
 def expert_shape(spec: Spec, part: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ tensors, so both can work on one conversation in turns, each after the other has
 """
 
 import ctypes as C
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,13 @@ from clover_local.runtime.cuda import passes
 from clover_local.runtime.cuda.device import Device
 from clover_local.runtime.cuda.network import (
     RESIDENT_WORDS,
+    Addresses,
     Network,
     Place,
     StatePlaces,
     build,
     matrix_bytes,
+    repoint,
     unsupported,
 )
 from clover_local.runtime.response import Response
@@ -40,7 +42,7 @@ def why_not(model: Model) -> str | None:
     name = model.backend.device.name
     if not name.startswith("CUDA"):
         return f"the device is {name}, not an NVIDIA card"
-    if model.weights.host is not None:
+    if model.weights.host is not None and model.weights.slots is None:
         return "some of its experts lie in the computer's memory"
     kinds = {
         tensor_type(node.contents.type).name
@@ -101,9 +103,14 @@ class Runner:
             raise
 
     def _set_up(self, model: Model, n_ctx: int) -> None:
-        spec = model.spec
+        spec, slots = model.spec, model.weights.slots
         self.net: Network = build(
-            spec, places_of(spec, model.weights), _state(model.state), self.device, n_ctx + MAX_ROWS
+            spec,
+            places_of(spec, model.weights),
+            _state(model.state),
+            self.device,
+            n_ctx + MAX_ROWS,
+            slots.addresses if slots is not None else None,
         )
         self._graphs: dict[tuple[str, int], Any] = {}
         self._host = self.device.pinned(
@@ -163,6 +170,11 @@ class Runner:
             words[:, : resident.shape[1]] = resident
             self.device.write(self.net.work.resident, np.packbits(words, axis=1, bitorder="little"))
 
+    def repoint(self, layers: Iterable[int], addresses: Addresses) -> None:
+        """Read the experts of these layers from where they lie now."""
+        for layer in layers:
+            repoint(self.net, self.device, layer, addresses)
+
     def usage(self) -> np.ndarray:
         """Rows of causal passes that picked each expert since the runner was made, uint32 [layers, experts]."""
         return self.device.read(self.net.work.usage, np.uint32, self.net.spec.layers, self.net.spec.experts)
@@ -177,9 +189,7 @@ class Runner:
     def _logits(self, rows: int) -> np.ndarray:
         return self.device.read(self.net.work.logits, np.float32, rows, self.net.spec.vocab)
 
-    def _send_run(
-        self, past: int, *, replay: int, counted: bool, draft: DraftSettings | None = None
-    ) -> None:
+    def _send_run(self, past: int, *, replay: int, counted: bool, draft: DraftSettings | None = None) -> None:
         padded = (C.c_int * A.MAX_ROWS)(*self._tokens)
         limits = (0, 0, 0)
         if draft is not None:
