@@ -11,7 +11,7 @@ from clover_local.runtime.cuda.passes import Launch
 
 from .emulation import Emulator
 from .matrices import FILLS, QUANTIZED, chance, corner_blocks, corners
-from .synthetic import blocks, tiled
+from .synthetic import blocks
 
 
 def test_ids_and_sizes_are_those_of_ggml() -> None:
