@@ -20,14 +20,18 @@ from pathlib import Path
 
 import numpy as np
 
-from clover_local.convert.header import Key, Slot, build
+from clover_local.convert.header import Header, Key, Slot, build
+from clover_local.errors import CloverError, UsageError
+from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.quantize import quantize
 from clover_local.ggml.types import tensor_type
 from clover_local.model.spec import CONV_TAPS, RIGHT_TAPS, Spec
 from clover_local.model.weights import wanted
 from clover_local.quant.recipes import RECIPES, choose, parse_override, recipe
 
+PARTS = (0.25, 0.5, 0.6)  # of the experts, busiest first, whose share of the routings is told
 POOL_VALUES = 1 << 24  # at most; a small model needs no more than its largest tensor holds
+ROUTER = "ffn_gate_inp.weight"
 PIECE = 32 << 20  # bytes a thread writes at a time
 EMBEDDING_ROWS = 4096  # distinct token embeddings; larger vocabularies repeat them
 POPULARITY_CHANNEL, POPULARITY = 0, 4.0  # a channel every token raises, so that routers can prefer experts
@@ -176,8 +180,8 @@ class Pools:
             return _bytes(-np.exp(rng.normal(-1, 0.5, shape)))
         if name.endswith(("ssm_dt.bias", "ssm_conv1d.weight")):
             return _bytes(rng.normal(0, 0.5, shape))
-        if name.endswith("ffn_gate_inp.weight"):
-            return self._router(shape)
+        if name.endswith(ROUTER):
+            return self.router(shape)
         if name == "token_embd.weight":
             return self._embedding(min(spec.vocab, EMBEDDING_ROWS), type_name)
         # outputs are kept small, so that forty layers of noise do not drown the token itself
@@ -197,7 +201,8 @@ class Pools:
         values[:, POPULARITY_CHANNEL] = POPULARITY
         return quantize_rows(type_name, values)
 
-    def _router(self, shape: tuple[int, ...]) -> np.ndarray:
+    def router(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Bytes of one layer's router; which experts are preferred differs from layer to layer."""
         values = self._rng.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5)
         values[:, POPULARITY_CHANNEL] = self._rng.permutation(preference(shape[0], self._skew)) / POPULARITY
         return _bytes(values)
@@ -219,24 +224,69 @@ def _bytes(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
 
 
-def busiest_share(spec: Spec, skew: float, rng: np.random.Generator) -> float:
-    """Share of routings that the busiest quarter of a layer's experts gets, by simulation."""
+def busiest_share(spec: Spec, skew: float, part: float, rng: np.random.Generator) -> float:
+    """Share of routings that the busiest `part` of a layer's experts gets, by simulation."""
     logits = rng.standard_normal((4096, spec.experts)) + preference(spec.experts, skew)
     used = np.argpartition(-logits, spec.experts_used - 1, axis=1)[:, : spec.experts_used]
-    counts = np.sort(np.bincount(used.reshape(-1), minlength=spec.experts))[::-1]
-    return float(counts[: max(spec.experts // 4, 1)].sum() / counts.sum())
+    counts = np.bincount(used.reshape(-1), minlength=spec.experts)  # in the order of their ranks
+    return float(counts[: max(round(spec.experts * part), 1)].sum() / counts.sum())
 
 
-def write(path: Path, spec: Spec, recipe_name: str, overrides: list[str], skew: float, seed: int) -> int:
-    """Write the file; returns its size in bytes."""
-    rng = np.random.default_rng(seed)
+def skew_for(spec: Spec, share: float, part: float, seed: int) -> float:
+    """The skew at which the busiest `part` of a layer's experts gets `share` of the routings."""
+    low, high = 0.0, 8.0
+    for _ in range(24):
+        middle = (low + high) / 2
+        found = busiest_share(spec, middle, part, np.random.default_rng(seed))
+        low, high = (middle, high) if found < share else (low, middle)
+    return (low + high) / 2
+
+
+def parse_skew(text: str, spec: Spec, seed: int) -> float:
+    """`S`, or `SHARE:PART` (both 0 to 1): as much as it takes for that share on that part of the experts."""
+    first, colon, second = text.partition(":")
+    try:
+        values = [float(one) for one in ([first, second] if colon else [first])]
+    except ValueError:
+        values = [-1.0]
+    if min(values) < 0 or (colon and not 0 < values[1] <= values[0] < 1):
+        raise UsageError(
+            f"--experts-skew {text!r} is neither a number nor SHARE:PART", "for example 0.3 or 0.9:0.6"
+        )
+    return skew_for(spec, *values, seed) if colon else values[0]
+
+
+def layout(
+    spec: Spec, recipe_name: str, overrides: list[str], rng: np.random.Generator
+) -> tuple[Header, list[Slot]]:
+    """The header of the file, and its tensors in order."""
     made, rules = recipe(recipe_name, spec.layers), [parse_override(text) for text in overrides]
     slots = []
     for name, ggml_shape in wanted(spec).items():
         shape = ggml_shape[::-1]
         kind = tensor_type(choose(made, name, shape, rules).type)
         slots.append(Slot(name, shape, kind.id, prod(shape[:-1]) * kind.row_bytes(shape[-1])))
-    header = build(keys(spec, made.file_type, rng), slots)
+    return build(keys(spec, made.file_type, rng), slots), slots
+
+
+def rewrite_routers(path: Path, skew: float, seed: int) -> int:
+    """Give an existing file's routers another skew, in place; returns the bytes written."""
+    found = GgufFile.open(path)
+    spec, rng = Spec.from_gguf(found), np.random.default_rng(seed)
+    if "random weights" not in spec.name:
+        raise UsageError(f"{path} was not made by this program, its routers stay")
+    routers, done = Pools(spec, skew, rng), 0
+    with path.open("r+b", buffering=0) as file:
+        for info in found.tensors.values():
+            if info.name.endswith(ROUTER):
+                done += os.pwrite(file.fileno(), routers.router(info.shape[::-1]), info.offset)
+    return done
+
+
+def write(path: Path, spec: Spec, recipe_name: str, overrides: list[str], skew: float, seed: int) -> int:
+    """Write the file; returns its size in bytes."""
+    rng = np.random.default_rng(seed)
+    header, slots = layout(spec, recipe_name, overrides, rng)
     pools = Pools(spec, skew, rng)
     pieces = []
     for index, slot in enumerate(slots):
@@ -275,11 +325,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--tensor", action="append", default=[], metavar="PATTERN=TYPE")
     parser.add_argument(
         "--experts-skew",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="0: all experts alike; S: the expert of rank r is preferred by -S*ln(r) in the router's logits",
+        default="0",
+        metavar="S|SHARE:PART",
+        help="0: all experts alike; S: the expert of rank r is preferred by -S*ln(r) in the router's logits; 0.9:0.6: "
+        "by as much as gives 90 %% of the routings to the busiest 60 %% of a layer's experts",
     )
+    parser.add_argument("--routers-only", action="store_true", help="change the skew of an existing OUT.gguf")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--force", action="store_true", help="overwrite OUT.gguf")
     return parser
@@ -288,15 +339,22 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Write the file and say what it holds."""
     args = arguments().parse_args()
-    if args.out.exists() and not args.force:
-        print(f"error: {args.out} exists; add --force to overwrite it", file=sys.stderr)
-        return 1
     spec, began = SHAPES[args.shape], time.perf_counter()
-    size = write(args.out, spec, args.recipe, args.tensor, args.experts_skew, args.seed)
-    share = busiest_share(spec, args.experts_skew, np.random.default_rng(args.seed))
+    try:
+        skew = parse_skew(args.experts_skew, spec, args.seed)
+        if args.routers_only:
+            size = rewrite_routers(args.out, skew, args.seed)
+        elif args.out.exists() and not args.force:
+            raise UsageError(f"{args.out} exists", "add --force to overwrite it")
+        else:
+            size = write(args.out, spec, args.recipe, args.tensor, skew, args.seed)
+    except CloverError as error:
+        print(f"error: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        return error.exit_code
+    shares = (f"{busiest_share(spec, skew, part, np.random.default_rng(args.seed)):.0%}" for part in PARTS)
     print(
-        f"{args.out}: {size / 1e9:.2f} GB in {time.perf_counter() - began:.1f} s, {args.recipe}; the busiest "
-        f"quarter of the experts gets {share:.0%} of the routings"
+        f"{args.out}: {size / 1e9:.2f} GB in {time.perf_counter() - began:.1f} s, {args.recipe}; skew {skew:.3f}: the "
+        f"busiest {', '.join(f'{part:.0%}' for part in PARTS)} of the experts get {', '.join(shares)} of the routings"
     )
     return 0
 

@@ -90,6 +90,10 @@ class Placement:
         self._usage.save()
         return True
 
+    def forget(self) -> None:
+        """Begin to learn anew; what is on the card stays there. The file keeps the old counts until the next use."""
+        self._usage.counts[:] = 0.0
+
     def adapt(self, limit: int | None = SWAP_BYTES) -> int:
         """Learn, and give slots to experts that are used more; returns the bytes moved. No pass may be running."""
         if not self.learn():

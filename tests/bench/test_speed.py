@@ -18,7 +18,7 @@ from clover_local.bench.stock import Stock
 from clover_local.decoding.costs import Costs
 from clover_local.decoding.events import Stats
 from clover_local.decoding.settings import Settings
-from clover_local.errors import CloverError
+from clover_local.errors import CloverError, UsageError
 from clover_local.ggml.gguf import GgufFile
 from clover_local.model.draft import DraftSettings
 from clover_local.runtime.engine import Engine
@@ -280,7 +280,7 @@ def test_a_synthetic_model_is_what_it_says(
     argv = ["make_synthetic.py", str(path), "--shape", "tiny", "--experts-skew", "1", "--tensor", "*=q8_0"]
     monkeypatch.setattr("sys.argv", argv)
     assert make_synthetic.main() == 0
-    assert "busiest quarter" in capsys.readouterr().out
+    assert "busiest 25%" in capsys.readouterr().out
     file = GgufFile.open(path)
     assert "random weights" in file.keys["general.name"]
     assert file.tensors["blk.0.ffn_up_exps.weight"].type.name == "q8_0"
@@ -288,8 +288,26 @@ def test_a_synthetic_model_is_what_it_says(
     assert "--force" in capsys.readouterr().err
     rng = np.random.default_rng(0)
     spec = make_synthetic.SHAPES["35b"]
-    even, uneven = (make_synthetic.busiest_share(spec, skew, rng) for skew in (0.0, 1.0))
-    assert 0.25 <= even < 0.3 < 0.6 < uneven
+    even, uneven = (make_synthetic.busiest_share(spec, skew, 0.25, rng) for skew in (0.0, 1.0))
+    assert 0.24 <= even < 0.3 < 0.6 < uneven
+    skew = make_synthetic.skew_for(spec, 0.9, 0.6, 7)
+    assert make_synthetic.busiest_share(spec, skew, 0.6, rng) == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "0.9:2", "0.5:0.9", "1:0.5", ":"])
+def test_a_skew_that_is_none_is_refused(make_synthetic: ModuleType, text: str) -> None:
+    with pytest.raises(UsageError, match="experts-skew"):
+        make_synthetic.parse_skew(text, make_synthetic.SHAPES["35b"], 7)
+
+
+def test_routers_are_rewritten_in_place(make_synthetic: ModuleType, tmp_path: Path) -> None:
+    path, spec = tmp_path / "tiny.gguf", make_synthetic.SHAPES["tiny"]
+    make_synthetic.write(path, spec, "int4", [], 0.0, 7)
+    before = {name: GgufFile.open(path).array(name).copy() for name in GgufFile.open(path).tensors}
+    make_synthetic.rewrite_routers(path, 1.0, 8)
+    after = GgufFile.open(path)
+    changed = {name for name, data in before.items() if (after.array(name) != data).any()}
+    assert changed == {f"blk.{layer}.ffn_gate_inp.weight" for layer in range(spec.layers)}
 
 
 def test_skewed_routers_prefer_some_experts(make_synthetic: ModuleType, tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""Measure a synthetic model on a card of a given size: what passes cost by how unevenly experts are used.
+
+    python scripts/make_synthetic.py /dev/shm/35b.gguf --experts-skew 0.9:0.64
+    python scripts/measure_placement.py /dev/shm/35b.gguf --vram 16G --shares uniform,0.8,0.9,0.95
+
+The model is opened once without a cap (whose tokens and logits the capped one must give) and once with it. Then the
+routers on the card are replaced, once per share of the routings that shall fall on the experts on the card; the
+placement learns from random tokens, and other random tokens are timed.
+"""
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from make_synthetic import ROUTER, Pools, skew_for
+
+from clover_local.ggml.backend import upload
+from clover_local.ggml.quantize import quantize
+from clover_local.runtime.engine import Engine
+from clover_local.runtime.plan import parse_size
+
+WARM, TIMED = 3, 9
+PROMPT, ANSWER = 40, 24
+LEARN = 40  # passes of 32 random tokens
+
+
+def cost(run: Callable[[], object]) -> float:
+    """Median milliseconds of a call."""
+    seen = []
+    for _ in range(WARM + TIMED):
+        began = time.perf_counter()
+        run()
+        seen.append(time.perf_counter() - began)
+    return 1e3 * median(seen[WARM:])
+
+
+def text_of(engine: Engine) -> tuple[list[int], np.ndarray]:
+    """Tokens written greedily one at a time, and the logits of a verify of 8 rows after them."""
+    words = np.random.default_rng(1).integers(0, engine.spec.vocab - 1, PROMPT + 8).tolist()
+    engine.reset()
+    rows = engine.prefill(words[:PROMPT])
+    assert rows is not None
+    written = [int(rows.ids[-1])]
+    for _ in range(ANSWER):
+        written.append(int(engine.step(written[-1]).ids[0]))
+    return written, engine.verify(words[PROMPT:]).logits()
+
+
+def route_by(engine: Engine, skew: float, seed: int) -> None:
+    """Give the model on the card other routers."""
+    weights, pools = engine._model.weights, Pools(engine.spec, skew, np.random.default_rng(seed))
+    for layer in range(engine.spec.layers):
+        name = f"blk.{layer}.{ROUTER}"
+        node = weights[name]
+        data = pools.router((node.contents.ne[1], node.contents.ne[0]))
+        upload(node, data)
+        if name in weights.half:
+            upload(
+                weights.half[name], quantize("bf16", data.view(np.float32).reshape(-1, node.contents.ne[0]))
+            )
+
+
+def measure(engine: Engine, seed: int) -> dict[str, float]:
+    """Costs of passes over random tokens."""
+    rng, vocab = np.random.default_rng(seed), engine.spec.vocab - 1
+    words = lambda n: rng.integers(0, vocab, n).tolist()  # noqa: E731
+    engine.reset()
+    engine.prefill(words(PROMPT))
+    block = lambda n: [words(1)[0], *[engine.spec.mask_id] * (n - 1)]  # noqa: E731
+    found = {"plain": cost(lambda: engine.step(words(1)[0]))}
+    for rows in (2, 4, 8, 16):
+        found[f"verify {rows}"] = cost(lambda rows=rows: engine.verify(words(rows)))
+    found["draft 16"] = cost(lambda: engine.preview(block(16), draft=True))
+    times = []
+    for _ in range(2):
+        engine.reset()
+        began = time.perf_counter()
+        engine.prefill(words(2048))
+        times.append(time.perf_counter() - began)
+    found["prefill 2048, tok/s"] = 2048 / min(times)
+    return found
+
+
+def learned(engine: Engine, seed: int) -> float | None:
+    """Let the placement follow the routers; returns the share of other tokens' uses that is on the card."""
+    placement, rng = engine.placement, np.random.default_rng(seed)
+    if placement is None:
+        return None
+    placement.learn()
+    placement.forget()
+    engine.reset()
+    for _ in range(LEARN):
+        engine.verify(rng.integers(0, engine.spec.vocab - 1, 32).tolist())
+    moved = engine.adapt(None)
+    placement.learn()
+    placement.forget()
+    for _ in range(4):
+        engine.verify(rng.integers(0, engine.spec.vocab - 1, 32).tolist())
+    placement.learn()
+    print(f"# {moved / 1e9:.2f} GB of experts changed places", flush=True)
+    return placement.share
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest difference of logits, those of forbidden tokens (minus infinity) apart."""
+    known = np.isfinite(a) & np.isfinite(b)
+    return float(np.abs(a[known] - b[known]).max())
+
+
+def line(name: str, share: float | None, found: dict[str, float]) -> str:
+    """One row of the table."""
+    told = "" if share is None else f"{share:.1%}"
+    return f"{name:>9} {told:>7} " + " ".join(f"{value:9.2f}" for value in found.values())
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("--vram", default="16G")
+    parser.add_argument("-c", "--ctx-size", type=int, default=32768)
+    parser.add_argument("--device")
+    parser.add_argument("--shares", default="file,0.8,0.9,0.95,uniform")
+    parser.add_argument("--skip-uncapped", action="store_true")
+    return parser
+
+
+def main() -> int:
+    """Print costs and whether the capped run writes what the uncapped one does."""
+    args, want = arguments().parse_args(), None
+    began = time.perf_counter()
+    if not args.skip_uncapped:
+        with Engine.open(args.model, n_ctx=args.ctx_size, device=args.device) as engine:
+            print(
+                f"# uncapped: opened after {time.perf_counter() - began:.1f} s, note {engine.note}",
+                flush=True,
+            )
+            want = text_of(engine)
+            found = measure(engine, 5)
+            print(f"{'':>17} " + " ".join(f"{name[:9]:>9}" for name in found))
+            print(line("uncapped", None, found), flush=True)
+        del engine
+        gc.collect()
+    began = time.perf_counter()
+    with Engine.open(
+        args.model, n_ctx=args.ctx_size, device=args.device, vram=parse_size(args.vram)
+    ) as engine:
+        print(
+            f"# capped: opened after {time.perf_counter() - began:.1f} s, note {engine.note}, {engine.memory}",
+            flush=True,
+        )
+        spec, on_card = engine.spec, 1.0
+        if engine.placement is not None:
+            on_card = float(engine.placement.resident.mean())
+            print(f"# {on_card:.1%} of the experts are on the card")
+        if want is not None:
+            got = text_of(engine)
+            print(
+                f"# same tokens: {got[0] == want[0]}, largest difference of logits {_apart(got[1], want[1]):.2e}"
+            )
+        for index, name in enumerate(args.shares.split(",")):
+            if name != "file":
+                skew = 0.0 if name == "uniform" else skew_for(spec, float(name), on_card, 7)
+                route_by(engine, skew, 100 + index)
+            share = learned(engine, index)
+            print(line(name, share, measure(engine, 5)), flush=True)
+        if want is not None and args.shares == "file":
+            got = text_of(engine)
+            print(f"# after the swaps: same tokens: {got[0] == want[0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
