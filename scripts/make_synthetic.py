@@ -345,7 +345,7 @@ def main() -> int:
         if args.routers_only:
             size = rewrite_routers(args.out, skew, args.seed)
         elif args.out.exists() and not args.force:
-            raise UsageError(f"{args.out} exists", "add --force to overwrite it")
+            raise CloverError(f"{args.out} exists", "add --force to overwrite it")
         else:
             size = write(args.out, spec, args.recipe, args.tensor, skew, args.seed)
     except CloverError as error:
