@@ -16,6 +16,7 @@ import numpy as np
 
 from clover_local.errors import CloverError
 from clover_local.ggml.backend import download, upload
+from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Kind, Model
 from clover_local.model.processing import Processing, process
 from clover_local.model.spec import MAX_ROWS, Spec
@@ -28,6 +29,7 @@ LONG = 2501  # tokens of a context in which every split of attention has several
 PIECE = 512  # rows of the prefill that fills it
 MOVES = ((3, 2), (8, 5), (32, 31))  # rows of a verify and how many of them are committed
 STORED = (1, 9)  # rows of a prefill
+DRAFTED = (8, 16, 32)
 PROBE = 3  # rows that look at what was committed
 CLOSE = 0.99
 """Correlation of a row's logits from which on both count as the same network: two of ggml's own devices correlate at
@@ -83,7 +85,7 @@ def settle(key: str, folder: Path, check: Callable[[], Outcome], *, anew: bool =
     _note(path, Outcome(1, (f"never came to its end (to try again, delete {path})",)))
     try:
         outcome = check()
-    except CloverError as error:
+    except (CloverError, RuntimeError) as error:  # the bindings raise the latter
         outcome = Outcome(1, (f"ended with: {error}",))
     except BaseException:
         path.unlink(missing_ok=True)  # somebody was in a hurry: nothing is known
@@ -152,6 +154,8 @@ class _Checks:
             self.graphs.run(Kind.STORE, words(self.model.spec, past), 0, Response())
         yield from self.passes(past, ROWS)
         yield from self.processing(past)
+        if self.model.spec.can_draft:
+            yield from self.drafts(past)
         committed = self.save()
         for rows, kept in MOVES:
             if past + rows + PROBE <= self.n_ctx:
@@ -159,7 +163,9 @@ class _Checks:
         for rows in STORED:
             if past + rows + PROBE <= self.n_ctx:
                 yield from self.moved(committed, past, rows, None)
-        if self.n_ctx >= LONG + MAX_ROWS and self.model.weights.host is None:  # else the prefill takes too long
+        if (
+            self.n_ctx >= LONG + MAX_ROWS and self.model.weights.host is None
+        ):  # else the prefill takes too long
             for start in range(past, LONG, PIECE):
                 piece = words(self.model.spec, min(PIECE, LONG - start))
                 self.graphs.run(Kind.STORE, piece, start, Response())
@@ -192,6 +198,18 @@ class _Checks:
         known = np.isfinite(want)
         off = float(np.abs(got[known] - want[known]).max(initial=0.0 if known.any() else np.nan))
         yield _Found("processing", "the response processing", None if off < 1e-3 else f"is off by {off:.3g}")
+
+    def drafts(self, past: int) -> Iterator[_Found]:
+        """Drafts with few experts: that they end, and choose by their own logits. What they propose is verified."""
+        spec = self.model.spec
+        few = DraftSettings(max(1, spec.experts_used - 1), max(spec.experts_used, spec.experts // 4))
+        for rows in DRAFTED:
+            if past + rows > self.n_ctx:
+                continue
+            ours = self.kernels.run(Kind.PREVIEW, block(spec, rows), past, Response(), few)
+            logits = ours.logits()[1:]  # the first token of a draft is known
+            problem = misjudged(logits, ours.ids[1:], ours.p[1:])
+            yield _Found("draft", f"a draft of {rows} rows after {past} tokens", problem)
 
     def moved(self, before: list[np.ndarray], past: int, rows: int, kept: int | None) -> Iterator[_Found]:
         """Rows committed by either runner, judged by the next pass; `kept` None: a pass that commits them all."""
@@ -277,6 +295,8 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> float:
 def misjudged(logits: np.ndarray, ids: np.ndarray, p: np.ndarray) -> str | None:
     """Whether choices [rows] and their probabilities are not those of their own logits, as the end of a sentence."""
     top = logits.max(1)
+    if not np.isfinite(top).all():
+        return "gives values that are no numbers"
     if (logits[np.arange(len(ids)), ids] < top).any():
         return "chooses a token that is not the likeliest"
     chance = 1 / np.exp((logits - top[:, None]).astype(np.float64)).sum(1)
