@@ -18,6 +18,7 @@ from clover_local.decoding.settings import Mode, Settings
 from clover_local.errors import CloverError, UsageError
 from clover_local.ggml.backend import choose_device, devices
 from clover_local.ggml.gguf import GgufFile
+from clover_local.runtime import fitting
 from clover_local.runtime.engine import Engine, default_threads
 from clover_local.runtime.plan import parse_size
 
@@ -129,7 +130,7 @@ def _stock(args: argparse.Namespace, path: Path, engine: Engine) -> tuple[Stock 
     """The baseline beside our engine, or None and why not; under a cap of video memory its best under the same."""
     device = choose_device(args.device)
     need = SECOND_COPY * path.stat().st_size
-    budget = parse_size(args.vram) if args.vram and device.is_gpu else None
+    budget = fitting.budget(device, parse_size(args.vram)) if args.vram and device.is_gpu else None
     if device.is_gpu and device.free < (budget or need):
         return None, (
             f"stock llama.cpp was left out: a second copy of the model needs {(budget or need) / 2**30:.1f} GiB "

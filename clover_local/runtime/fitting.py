@@ -44,6 +44,11 @@ def fit(
     `refused` closes what was opened with experts placed one by one where our kernels do not run it, and says why.
     """
     room, ram, notes = budget(device, wish.vram), free_ram(), list[str]()
+    if wish.vram is not None and room < wish.vram - DESKTOP:
+        taken = gib(max(device.total - device.free, 0))
+        notes.append(
+            f"other programs hold {taken} of the card's {gib(device.total)}, so {gib(room)} are used"
+        )
     for attempt in range(TRIES):
         placed, given_up = decide(
             sizes, Machine(room, ram), n_ctx, host_layers=wish.host_layers, slots=wish.slots

@@ -65,11 +65,15 @@ def _installed() -> bool:
         return False
 
 
+def unused_card() -> bool:
+    """Whether an NVIDIA card is here that this llama-cpp-python cannot use."""
+    return CARD.exists() and not any(device.is_gpu for device in devices())
+
+
 def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, str | None]:
     """The kernels over a freshly opened model, or None and why not; (None, None) where nobody expects them."""
     if not model.backend.device.name.startswith("CUDA"):
-        unused = CARD.exists() and not any(device.is_gpu for device in devices())
-        return None, NO_CUDA if unused else None
+        return None, NO_CUDA if unused_card() else None
     if os.environ.get(SWITCH) == "0":
         return None, f"our own kernels are off: {SWITCH}=0 is set"
     try:

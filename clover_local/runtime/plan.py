@@ -4,12 +4,13 @@ Every byte is accounted for by class. When the card is too small for all of it, 
 stay in the computer's memory for the CPU to compute, from the last layer backwards, until the rest fits.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from clover_local.errors import CardFullError, CloverError
-from clover_local.ggml.gguf import GgufFile
+from clover_local.ggml.gguf import GgufFile, TensorInfo
 from clover_local.ggml.types import tensor_type
 from clover_local.model.spec import MAX_ROWS, Spec
 from clover_local.model.weights import HALVED, check, is_expert, layer_of, wanted
@@ -58,6 +59,10 @@ class Plan:
     n_ctx: int
     slots: tuple[int, ...] = ()
 
+    def on_card(self, experts: int) -> float:
+        """Share of the experts that is on the card, of `experts` a layer."""
+        return sum(self.slots) / (len(self.slots) * experts) if self.slots else 1.0
+
     @property
     def card(self) -> int:
         """Bytes on the card."""
@@ -88,7 +93,18 @@ def sizes_of(
 
     `own_kernels` says that they will run, so that experts may be placed one by one.
     """
-    infos = check(file, spec)
+    return sizes_from(check(file, spec), spec, n_ctx, kv_types, own_kernels=own_kernels)
+
+
+def sizes_from(
+    infos: Mapping[str, TensorInfo],
+    spec: Spec,
+    n_ctx: int,
+    kv_types: tuple[str, str],
+    *,
+    own_kernels: bool = False,
+) -> Sizes:
+    """The same for tensors that need not be in a file yet."""
     experts = [0] * spec.layers
     tied = infos["output.weight"].name == infos["token_embd.weight"].name
     fixed = {

@@ -27,7 +27,7 @@ TILE, FLOAT_TILE = 16, 4
 """Output rows of a block of a quantized and of a float matrix."""
 FLOATS = frozenset({"f32", "f16", "bf16"})
 NO_CORESET = 2.0
-DOWN_WARPS = (16, 12, 8, 4, 2, 1)
+DOWN_WARPS = (15, 11, 7, 3, 1)
 """Warps of moe_down beside the shared expert's: the most that shared memory lets have two tiles each."""
 
 

@@ -254,5 +254,5 @@ KERNEL(attention_combine, HEAD, AttentionArgs) {
     float sum = 0;
 #pragma unroll 8
     for (int s = 0; s < used; s++) sum += weights[s] * a.partial[(s * step + query) * HEAD + c];
-    store_acts1(a.out, ((size_t)r * a.heads + h) * HEAD + c, sum * gate);
+    store_acts1(a.out, r, a.heads * HEAD, h * HEAD + c, sum * gate);
 }

@@ -53,7 +53,11 @@ __device__ __forceinline__ Packed unpack_scales(u32 w0, u32 w1, u32 w2) {
     return p;
 }
 
-__device__ __forceinline__ float byte_of(const u32 (&words)[2], int i) { return (float)(u8)(words[i >> 2] >> 8 * (i & 3)); }
+// Byte i of a word as a float, by way of the bits of 2^23; converting costs four times as much.
+__device__ __forceinline__ float small_float(u32 word, int i) {
+    return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i)) - 8388608.0f;
+}
+__device__ __forceinline__ float byte_of(const u32 (&words)[2], int i) { return small_float(words[i >> 2], i & 3); }
 
 // 64 values (two blocks of 32) of one row as tensor-core operands of lane 4g+t.
 // By 32: words[s] = values 8t..8t+7 of block s. By 16: words[s][h] = values 16h+4t..16h+4t+3.
@@ -66,6 +70,9 @@ struct Fragment {
 constexpr int MIN_WORDS = 2;  // Lane::MIN where minima change within a block of 32; true: min[s] holds for block s
 
 template <int TYPE> struct Lane;
+
+// Types of 256 values whose fragments come without the block's own scale `d` and minimum `m`.
+template <int TYPE> constexpr bool LATE = TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K;
 
 template <> struct Lane<Q4_K> {
     static constexpr bool BY16 = false, MIN = true;
@@ -83,8 +90,8 @@ template <> struct Lane<Q4_K> {
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
-            f.scale[s][0] = d * byte_of(scales.scale, 2 * j + s);
-            f.min[s] = m * byte_of(scales.min, 2 * j + s);
+            f.scale[s][0] = byte_of(scales.scale, 2 * j + s);
+            f.min[s] = byte_of(scales.min, 2 * j + s);
             f.words[s][0] = q[j].x >> 4 * s & 0x0f0f0f0f;
             f.words[s][1] = q[j].y >> 4 * s & 0x0f0f0f0f;
         }
@@ -109,27 +116,34 @@ template <> struct Lane<Q5_K> {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
             int bit = 2 * j + s;
-            f.scale[s][0] = d * byte_of(scales.scale, bit);
-            f.min[s] = m * byte_of(scales.min, bit);
+            f.scale[s][0] = byte_of(scales.scale, bit);
+            f.min[s] = byte_of(scales.min, bit);
             f.words[s][0] = (q[j].x >> 4 * s & 0x0f0f0f0f) | (high.x >> bit & 0x01010101) << 4;
             f.words[s][1] = (q[j].y >> 4 * s & 0x0f0f0f0f) | (high.y >> bit & 0x01010101) << 4;
         }
     }
 };
 
+// Values minus 32 and times 4 fill a signed byte without a borrow: the low four bits go to bits 2..5, the high two to 6 and 7,
+// and the sign turns. `d` is a quarter of the block's scale.
 template <> struct Lane<Q6_K> {
     static constexpr bool BY16 = true, MIN = false;
     u32 low[8], high[4], scales[4];  // low[4n + 2c + h]: bytes 64n + 32c + 16h + 4t; high[2n + h]: bytes 32n + 16h + 4t
     float d;
+    template <bool WORDS> __device__ __forceinline__ void fill(const u8* p, int t) {  // WORDS: p is a multiple of 4
+        auto word = [](const u8* at) { return WORDS ? *(const u32*)at : *(const u16*)at | (u32) * (const u16*)(at + 2) << 16; };
+#pragma unroll
+        for (int i = 0; i < 8; i++) low[i] = word(p + 16 * i + 4 * t);
+#pragma unroll
+        for (int i = 0; i < 4; i++) high[i] = word(p + 128 + 16 * i + 4 * t);
+#pragma unroll
+        for (int i = 0; i < 4; i++) scales[i] = word(p + 192 + 4 * i) ^ 0x80808080;
+    }
     __device__ __forceinline__ void load(const u8* row, int step, int t, int) {
         const u8* p = row + (size_t)step * 210;
-#pragma unroll
-        for (int i = 0; i < 8; i++) low[i] = load_word(p + 16 * i + 4 * t);
-#pragma unroll
-        for (int i = 0; i < 4; i++) high[i] = load_word(p + 128 + 16 * i + 4 * t);
-#pragma unroll
-        for (int i = 0; i < 4; i++) scales[i] = load_word(p + 192 + 4 * i);
-        d = load_half(p + 208);
+        if ((size_t)p & 2) fill<false>(p, t);
+        else fill<true>(p, t);
+        d = load_half(p + 208) * 0.25f;
     }
     // Values 64j + 32s + l: half n = j / 2 of the block, its quarter c = 2 (j & 1) + s.
     __device__ __forceinline__ void get(int j, Fragment& f) const {
@@ -139,9 +153,10 @@ template <> struct Lane<Q6_K> {
             int c = 2 * (j & 1) + s;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                u32 q = (low[4 * n + 2 * s + h] >> 4 * (j & 1) & 0x0f0f0f0f) | (high[2 * n + h] >> 2 * c & 0x03030303) << 4;
-                f.words[s][h] = ((q | 0x80808080) - 0x20202020) ^ 0x80808080;  // minus 32 in every byte
-                f.scale[s][h] = d * (i8)(scales[j] >> 8 * (2 * s + h));
+                u32 a = low[4 * n + 2 * s + h], b = high[2 * n + h] << (6 - 2 * c);
+                a = j & 1 ? a >> 2 : a << 2;
+                f.words[s][h] = (((a & 0x3c3c3c3c) | (b & ~0x3c3c3c3c)) & 0xfcfcfcfc) ^ 0x80808080;
+                f.scale[s][h] = small_float(scales[j], 2 * s + h) - 128.0f;
             }
         }
     }

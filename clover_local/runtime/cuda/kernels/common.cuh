@@ -38,7 +38,8 @@ struct Pass {
     int tokens[MAX_ROWS];
 };
 
-// Activations [rows, K]: 8-bit blocks of 32 with (scale, scale * sum), and the same in float32.
+// Activations [rows, K]: 8-bit blocks of 32 with (scale, scale * sum), and the same in float32. The quantized blocks lie as
+// tensor cores read them: block b of rows 8i .. 8i+7, then their block b + 1.
 struct Acts {
     i8* q;
     float2* s;
@@ -145,24 +146,29 @@ __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-
 __device__ __forceinline__ float silu(float v) { return v / (1.0f + expf(-v)); }
 __device__ __forceinline__ float softplus(float v) { return v > 20.0f ? v : log1pf(expf(v)); }
 
-// Quantizes 32 neighbouring values of one row held four to a lane by 8 lanes; `at` is the index of v.x in the array.
-__device__ __forceinline__ void store_acts4(const Acts& out, size_t at, float4 v) {
+// Where block `block` of a row lies among all.
+__device__ __forceinline__ int block_index(int row, int k, int block) { return (row / 8 * (k / 32) + block) * 8 + row % 8; }
+
+// Quantizes 32 neighbouring values of one row held four to a lane by 8 lanes; `at` is the column of v.x.
+__device__ __forceinline__ void store_acts4(const Acts& out, int row, int k, int at, float4 v) {
     float big = lanes_max<8>(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
     float inverse = big > 0 ? 127.0f / big : 0.0f;
     int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
     int c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
     float sum = lanes_sum<8>((float)(a + b + c + d)), scale = big / 127.0f;
-    *(u32*)(out.q + at) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
-    *(float4*)(out.f + at) = v;
-    if (lane_id() % 8 == 0) out.s[at / 32] = make_float2(scale, scale * sum);
+    size_t block = block_index(row, k, at / 32);
+    *(u32*)(out.q + block * 32 + at % 32) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
+    *(float4*)(out.f + (size_t)row * k + at) = v;
+    if (lane_id() % 8 == 0) out.s[block] = make_float2(scale, scale * sum);
 }
 
 // The same for one value a lane, a block of 32 to a warp.
-__device__ __forceinline__ void store_acts1(const Acts& out, size_t at, float v) {
+__device__ __forceinline__ void store_acts1(const Acts& out, int row, int k, int at, float v) {
     float big = lanes_max(fabsf(v)), inverse = big > 0 ? 127.0f / big : 0.0f;
     int q = __float2int_rn(v * inverse);
     float sum = lanes_sum((float)q), scale = big / 127.0f;
-    out.q[at] = (i8)q;
-    out.f[at] = v;
-    if (lane_id() == 0) out.s[at / 32] = make_float2(scale, scale * sum);
+    size_t block = block_index(row, k, at / 32);
+    out.q[block * 32 + at % 32] = (i8)q;
+    out.f[(size_t)row * k + at] = v;
+    if (lane_id() == 0) out.s[block] = make_float2(scale, scale * sum);
 }

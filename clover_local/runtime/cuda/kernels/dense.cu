@@ -1,5 +1,6 @@
 // Matrices that every row meets: up to five behind one input, each of its own type. A block computes 16 rows of a
 // quantized matrix on tensor cores, or 4 rows of a float matrix in f32; its warps share the inputs.
+#define NEIGHBOURS 1  // column c is row c
 #include "tile.cuh"
 
 #ifndef WARPS
@@ -28,7 +29,7 @@ struct DenseArgs {
 };
 
 __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment& m, int row0, u8* memory) {
-    int bytes = row_bytes(m.type, a.k), warp = warp_id(), n = a.pass->n;
+    int bytes = row_size(m.type, a.k), warp = warp_id(), n = a.pass->n;
     if (STAGED) stage(memory, m.data + (size_t)row0 * bytes, bytes, min(16, m.rows - row0), threadIdx.x, THREADS);
     commit_copies();
     wait_for_previous();
@@ -41,7 +42,8 @@ __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment
         before[i] = a.add && c < columns_used ? out[(size_t)c * a.ld] : 0.0f;
     }
     clear(acc);
-    Columns columns = columns_of(NT == 1 ? 8 : n, nullptr, 0);
+    Columns columns = columns_of(COLUMNS, nullptr, 0, a.k);
+    columns.live = (n + 7) / 8;
     if (STAGED) {
         await_copies<0>();
         __syncthreads();
@@ -64,7 +66,7 @@ __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment
 }
 
 template <int TYPE> __device__ __forceinline__ void float_tile(const DenseArgs& a, const Segment& m, int row0, float* partial) {
-    int n = a.pass->n, bytes = row_bytes(TYPE, a.k);
+    int n = a.pass->n, bytes = row_size(TYPE, a.k);
     for (int base = 0; base < a.k; base += CHUNK) {
         float4 w[FLOAT_ROWS][LOADS];
 #pragma unroll

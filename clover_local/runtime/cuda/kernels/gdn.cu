@@ -5,7 +5,7 @@
 #ifndef HEAD
 #define HEAD 128  // size of a key and of a value head
 #endif
-constexpr int SHARE = HEAD / 4;      // state values of one thread: a row of S lies over 4 lanes
+constexpr int SHARE = HEAD / 8;      // columns of S of one thread, in each of two rows that lie over 8 lanes
 constexpr int THREADS = 4 * HEAD;
 constexpr int STRIDE = HEAD + 4;     // of rows in shared memory: 16-byte reads of neighbouring rows meet no bank twice
 constexpr int BLOCK_STRIDE = MAX_ROWS + 4;
@@ -115,50 +115,79 @@ __device__ __forceinline__ void prepare(const Shared& s, const GdnLayer& layer, 
     __syncthreads();
 }
 
-// Thread 4v + i holds the values 4 (4j + i) .. + 3, j = 0, 1, ..., of row v of S.
-__device__ __forceinline__ void load_state(float (&state)[SHARE], const float* base) {
-    const float4* p = (const float4*)(base + (threadIdx.x / 4) * HEAD) + threadIdx.x % 4;
+// Thread 8p + i holds columns 4 (8j + i) .. + 3, j = 0, 1, ..., of rows 2p and 2p + 1 of S: what it reads of a vector serves
+// both rows.
+struct State {
+    float4 s[2][SHARE / 4];
+};
+
+__device__ __forceinline__ void load_state(State& state, const float* base) {
 #pragma unroll
-    for (int j = 0; j < SHARE / 4; j++) {
-        float4 v = p[4 * j];
-        state[4 * j] = v.x, state[4 * j + 1] = v.y, state[4 * j + 2] = v.z, state[4 * j + 3] = v.w;
-    }
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < SHARE / 4; j++) state.s[i][j] = ((const float4*)(base + (threadIdx.x / 8 * 2 + i) * HEAD))[8 * j + threadIdx.x % 8];
 }
 
-__device__ __forceinline__ void store_state(float* base, const float (&state)[SHARE]) {
-    float4* p = (float4*)(base + (threadIdx.x / 4) * HEAD) + threadIdx.x % 4;
+__device__ __forceinline__ void store_state(float* base, const State& state) {
 #pragma unroll
-    for (int j = 0; j < SHARE / 4; j++) p[4 * j] = make_float4(state[4 * j], state[4 * j + 1], state[4 * j + 2], state[4 * j + 3]);
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < SHARE / 4; j++) ((float4*)(base + (threadIdx.x / 8 * 2 + i) * HEAD))[8 * j + threadIdx.x % 8] = state.s[i][j];
 }
 
-// The thread's share of the product of its row of S with a vector, four sums side by side.
-__device__ __forceinline__ float dot_share(const float (&state)[SHARE], const float4* p) {
-    float sum[4] = {};
+struct Vector {
+    float4 v[SHARE / 4];  // the thread's columns
+};
+
+__device__ __forceinline__ Vector load_vector(const float* row) {
+    Vector r;
+#pragma unroll
+    for (int j = 0; j < SHARE / 4; j++) r.v[j] = ((const float4*)row)[8 * j + threadIdx.x % 8];
+    return r;
+}
+
+// The thread's share of the product of row i of its two with a vector.
+__device__ __forceinline__ float dot_share(const State& state, int i, const Vector& x) {
+    float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int j = 0; j < SHARE / 4; j++) {
-        float4 v = p[4 * j];
-        sum[0] += state[4 * j] * v.x, sum[1] += state[4 * j + 1] * v.y, sum[2] += state[4 * j + 2] * v.z, sum[3] += state[4 * j + 3] * v.w;
+        float4 s = state.s[i][j], v = x.v[j];
+        sum.x += s.x * v.x, sum.y += s.y * v.y, sum.z += s.z * v.z, sum.w += s.w * v.w;
     }
-    return sum[0] + sum[1] + (sum[2] + sum[3]);
+    return sum.x + sum.y + (sum.z + sum.w);
+}
+
+// Sums of both rows over their 8 lanes: that of row 0 in lanes 0..3, that of row 1 in lanes 4..7.
+__device__ __forceinline__ float rows_sum(float row0, float row1) {
+    bool upper = threadIdx.x & 4;
+    return lanes_sum<4>((upper ? row1 : row0) + __shfl_xor_sync(FULL, upper ? row0 : row1, 4));
 }
 
 // S' = e^g S + d k' with d = beta (v - e^g S k); o = S' q / sqrt(HEAD) = (e^g S q + d k q) / sqrt(HEAD), so both products
 // meet the old S. Row after row; rows of S need nothing of each other.
-template <bool OUTPUT> __device__ __forceinline__ void recurrence(float (&state)[SHARE], const Shared& s, int n) {
-    int value = threadIdx.x / 4;
+template <bool OUTPUT> __device__ __forceinline__ void recurrence(State& state, const Shared& s, int n) {
+    int own = threadIdx.x / 8 * 2 + (threadIdx.x & 4) / 4;  // the row whose sums this lane gets
     for (int t = 0; t < n; t++) {
-        const float4* k = (const float4*)(s.k + t * STRIDE) + threadIdx.x % 4;
-        float want = s.v[t * STRIDE + value], decay = s.decay[t], sk = lanes_sum<4>(dot_share(state, k)), sq = 0;
-        if (OUTPUT) sq = lanes_sum<4>(dot_share(state, (const float4*)(s.q + t * STRIDE) + threadIdx.x % 4));
-        float delta = (want - decay * sk) * s.beta[t];
-#pragma unroll
-        for (int j = 0; j < SHARE / 4; j++) {
-            float4 v = k[4 * j];
-            state[4 * j] = decay * state[4 * j] + delta * v.x, state[4 * j + 1] = decay * state[4 * j + 1] + delta * v.y;
-            state[4 * j + 2] = decay * state[4 * j + 2] + delta * v.z, state[4 * j + 3] = decay * state[4 * j + 3] + delta * v.w;
+        Vector k = load_vector(s.k + t * STRIDE);
+        float want = s.v[t * STRIDE + own], decay = s.decay[t], sq = 0;
+        float sk = rows_sum(dot_share(state, 0, k), dot_share(state, 1, k));
+        if (OUTPUT) {
+            Vector q = load_vector(s.q + t * STRIDE);
+            sq = rows_sum(dot_share(state, 0, q), dot_share(state, 1, q));
         }
-        if (OUTPUT && threadIdx.x % 4 == 0)  // these four lanes have read v[t][value], nobody else does
-            s.v[t * STRIDE + value] = (decay * sq + delta * s.kq[t]) * rsqrtf((float)HEAD);
+        float delta = (want - decay * sk) * s.beta[t], other = __shfl_xor_sync(FULL, delta, 4);
+        float d[2] = {threadIdx.x & 4 ? other : delta, threadIdx.x & 4 ? delta : other};
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < SHARE / 4; j++) {
+                float4 &u = state.s[i][j], v = k.v[j];
+                u.x = decay * u.x + d[i] * v.x, u.y = decay * u.y + d[i] * v.y, u.z = decay * u.z + d[i] * v.z, u.w = decay * u.w + d[i] * v.w;
+            }
+        if (OUTPUT) {
+            __syncwarp();  // the lanes of a row have read v[t][own], nobody else does
+            if (threadIdx.x % 4 == 0) s.v[t * STRIDE + own] = (decay * sq + delta * s.kq[t]) * rsqrtf((float)HEAD);
+        }
     }
 }
 
@@ -188,7 +217,7 @@ __device__ __forceinline__ void gated_norm(const GdnArgs& a, const float* o, con
 #pragma unroll
         for (int c = 0; c < HEAD / 32; c++) {
             int at = 32 * c + lane_id();
-            store_acts1(a.out, (size_t)r * values + h * HEAD + at, row[at] * scale * a.layer.norm[at] * silu(z[i][c]));
+            store_acts1(a.out, r, values, h * HEAD + at, row[at] * scale * a.layer.norm[at] * silu(z[i][c]));
         }
     }
 }
@@ -197,7 +226,8 @@ KERNEL(gdn_causal, THREADS, GdnArgs) {
     DYNAMIC_SHARED(float, memory);
     int h = blockIdx.x, n = a.pass->n;
     Shared s = carve(memory, n);
-    float state[SHARE], z[WARP_ROWS][HEAD / 32];
+    State state;
+    float z[WARP_ROWS][HEAD / 32];
     float* base = a.layer.state + (size_t)h * HEAD * HEAD;
     load_state(state, base);  // written by earlier passes only
     wait_for_previous();
@@ -242,27 +272,31 @@ __device__ __forceinline__ void block_weights(const Shared& s, const GdnLayer& l
 
 KERNEL(gdn_preview, THREADS, GdnArgs) {
     DYNAMIC_SHARED(float, memory);
-    int h = blockIdx.x, n = a.pass->n, value = threadIdx.x / 4, quarter = threadIdx.x % 4;
+    constexpr int SLOTS = MAX_ROWS / 8;  // of a lane
+    int h = blockIdx.x, n = a.pass->n, row = threadIdx.x / 8 * 2, lane = threadIdx.x % 8;
     Shared s = carve(memory, n);
-    float state[SHARE], z[WARP_ROWS][HEAD / 32], v[MAX_ROWS / 4];
+    State state;
+    float z[WARP_ROWS][HEAD / 32], v[2][SLOTS];
     load_state(state, a.layer.state + (size_t)h * HEAD * HEAD);
     wait_for_previous();
     load_gates(z, a, h, n);
     prepare(s, a.layer, h, n, a.key_heads, a.value_heads, a.ld, a.layer.right);
     block_weights(s, a.layer, h, n);
 #pragma unroll
-    for (int j = 0; j < MAX_ROWS / 4; j++) {
-        int slot = MAX_ROWS / 4 * quarter + j;
-        v[j] = slot < n ? s.v[slot * STRIDE + value] : 0.0f;
+    for (int j = 0; j < SLOTS; j++) {
+        int slot = SLOTS * lane + j;
+        float2 two = slot < n ? *(const float2*)(s.v + slot * STRIDE + row) : make_float2(0, 0);
+        v[0][j] = two.x, v[1][j] = two.y;
     }
 #pragma unroll 2
     for (int t = 0; t < n; t++) {
-        const float4* p = (const float4*)(s.p + t * BLOCK_STRIDE + MAX_ROWS / 4 * quarter);
-        float sum = s.beta[t] * dot_share(state, (const float4*)(s.q + t * STRIDE) + quarter);
+        Vector q = load_vector(s.q + t * STRIDE);
+        float4 p = *(const float4*)(s.p + t * BLOCK_STRIDE + SLOTS * lane);
+        float past = s.beta[t], sum[2];
 #pragma unroll
-        for (int j = 0; j < MAX_ROWS / 16; j++) sum += p[j].x * v[4 * j] + p[j].y * v[4 * j + 1] + p[j].z * v[4 * j + 2] + p[j].w * v[4 * j + 3];
-        sum = lanes_sum<4>(sum);
-        if (quarter == 0) s.k[t * STRIDE + value] = sum;  // the keys have done their work
+        for (int i = 0; i < 2; i++) sum[i] = past * dot_share(state, i, q) + p.x * v[i][0] + p.y * v[i][1] + p.z * v[i][2] + p.w * v[i][3];
+        float o = rows_sum(sum[0], sum[1]);
+        if (lane % 4 == 0) s.k[t * STRIDE + row + lane / 4] = o;  // the keys have done their work
     }
     __syncthreads();
     gated_norm(a, s.k, z, h, n);
@@ -276,7 +310,7 @@ KERNEL(gdn_replay, THREADS, ReplayArgs) {
     if (n == 0) return;
     GdnLayer layer = a.layers[blockIdx.y];
     Shared s = carve(memory, n);
-    float state[SHARE];
+    State state;
     float* base = layer.state + (size_t)h * HEAD * HEAD;
     load_state(state, base);
     prepare(s, layer, h, n, a.key_heads, a.value_heads, a.ld, nullptr);

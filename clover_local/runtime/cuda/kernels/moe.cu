@@ -197,7 +197,7 @@ __device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int
     int n = a.pass->n, at = 32 * tile + lane_id();
     for (int c = warp_id(); c < n; c += blockDim.x / 32) {
         const float* row = a.shared + (size_t)c * a.ld;
-        store_acts1(a.act, (size_t)(first + c) * a.width + at, silu(row[at]) * row[a.width + at]);
+        store_acts1(a.act, first + c, a.width, at, silu(row[at]) * row[a.width + at]);
     }
 }
 
@@ -207,7 +207,7 @@ RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
     wait_for_previous();
     const Route& route = *a.route;
     int tiles = a.width / 32, items = route.count * tiles, warp = warp_id(), part = warp & 3;
-    int gate_bytes = row_bytes(a.gate_type, a.hidden), up_bytes = row_bytes(a.up_type, a.hidden);
+    int gate_bytes = row_size(a.gate_type, a.hidden), up_bytes = row_size(a.up_type, a.hidden);
     u8* up_rows = memory + 32 * staged_stride(gate_bytes);
     float* partial = (float*)(STAGED ? up_rows + 32 * staged_stride(up_bytes) : memory);
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
@@ -219,7 +219,7 @@ RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
         const u8 *gate = route.gate[entry], *up = route.up[entry];
         float acc[NT][4];
         clear(acc);
-        Columns columns = columns_of(count, route.row + first, 0);
+        Columns columns = columns_of(count, route.row + first, 0, a.hidden);
         if (STAGED) {
             stage(memory, gate + (size_t)32 * tile * gate_bytes, gate_bytes, 32, threadIdx.x, 256);
             stage(up_rows, up + (size_t)32 * tile * up_bytes, up_bytes, 32, threadIdx.x, 256);
@@ -240,7 +240,7 @@ RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
             const float* p = partial + (which * 16 + lane % 16) * COLUMNS + c;
             constexpr int TILE = 16 * COLUMNS;
             float g = p[0] + p[4 * TILE], u = p[2 * TILE] + p[6 * TILE];
-            store_acts1(a.act, (size_t)(first + c) * a.width + 32 * tile + lane, silu(g) * u);
+            store_acts1(a.act, first + c, a.width, 32 * tile + lane, silu(g) * u);
         }
         __syncthreads();
     }
@@ -249,7 +249,7 @@ RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
 // residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows. Each of its warps takes
 // routed experts in turn, its next one on the way while it works; one more warp takes the shared expert.
 #ifndef DOWN_WARPS
-#define DOWN_WARPS 16
+#define DOWN_WARPS 15
 #endif
 constexpr int TEAMS = DOWN_WARPS + 1;
 
@@ -269,7 +269,7 @@ __device__ __forceinline__ void add_expert(const ExpertArgs& a, const Route& rou
     int first = route.first[entry], count = route.first[entry + 1] - first, g = lane_id() >> 2, t = lane_id() & 3;
     float acc[NT][4];
     clear(acc);
-    Columns columns = columns_of(count, nullptr, first);
+    Columns columns = columns_of(count, nullptr, first, a.width);
     if (STAGED) multiply_staged(acc, type, tile, a.width, 0, 1, a.act, columns);
     else multiply(acc, type, route.down[entry], a.hidden, row0, a.width, 0, 1, a.act, columns);
 #pragma unroll
@@ -287,9 +287,9 @@ __device__ __forceinline__ void add_expert(const ExpertArgs& a, const Route& rou
 KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
     DYNAMIC_SHARED(u8, memory);  // two tiles a warp, one of the shared expert, the sums of every warp
     const Route& route = *a.route;  // complete: every block of the kernel ahead has waited for it
-    int row0 = 16 * blockIdx.x, warp = warp_id(), count = route.count, shared_bytes = row_bytes(a.down_type[1], a.width);
+    int row0 = 16 * blockIdx.x, warp = warp_id(), count = route.count, shared_bytes = row_size(a.down_type[1], a.width);
     Down down;
-    down.bytes = row_bytes(a.down_type[0], a.width);
+    down.bytes = row_size(a.down_type[0], a.width);
     int size = STAGED ? 16 * staged_stride(down.bytes) : 0;
     u8* shared_tile = memory + DOWN_WARPS * 2 * size;
     float* all = (float*)(shared_tile + (STAGED ? 16 * staged_stride(shared_bytes) : 0));

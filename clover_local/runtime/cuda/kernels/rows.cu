@@ -40,6 +40,6 @@ KERNEL(rms_norm, 256, NormArgs) {
     for (int i = threadIdx.x; i < quads; i += blockDim.x) {  // whole warps: hidden is a multiple of 128
         float4 v = x[i], w = ((const float4*)a.weight)[i];
         v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
-        store_acts4(a.out, (size_t)r * a.hidden + 4 * i, v);
+        store_acts4(a.out, r, a.hidden, 4 * i, v);
     }
 }
