@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clover_local.commands import doctor
 from clover_local.convert.api import convert
+from clover_local.ggml import backend
 from clover_local.model.passes import Kind, Model
 from clover_local.names import DEMO_FILE
 from clover_local.runtime import kernels, selfcheck
@@ -162,6 +164,36 @@ def test_a_card_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     install(monkeypatch, Driver(cuda=13000))
     found = card.usable()
     assert (found.name, found.capability, found.driver) == ("Some card", (9, 0), "570.86.15, CUDA 13.0")
+
+
+def test_doctor_describes_card_compiler_and_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver(cuda=13000, capability=(12, 0)))
+    monkeypatch.setattr(card, "RELEASE", Path("/nowhere"))
+    monkeypatch.setattr(backend, "devices", list)  # a build of llama-cpp-python without CUDA
+    compiler.kernel_binary("rows", (12, 0), {})
+    findings = {finding.name: finding for finding in doctor.kernels()}
+    assert findings["NVIDIA card"].value == "Some card (sm_120), driver CUDA 13.0"
+    assert findings["extra `cuda`"].value.startswith("installed, NVRTC ")
+    assert findings["kernel cache"].value.startswith(f"{compiler.cache_folder()} (1 files, 0.")
+    assert "no CUDA" in findings["self-check"].value
+
+
+def test_doctor_says_that_a_card_has_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Missing(Driver):
+        def cuInit(self, flags: int) -> Any:
+            raise RuntimeError("the library is not there")
+
+    install(monkeypatch, Missing())
+    monkeypatch.setattr(kernels, "CARD", tmp_path)
+    found = next(iter(doctor.kernels()))
+    assert (found.kind, found.value) == ("problem", "there is no NVIDIA driver here")
+    assert found.remedy
+
+
+def test_every_kernel_has_a_name() -> None:
+    names = compiler.kernel_names()
+    assert {"dense", "moe_route", "gdn_causal", "attention", "choose"} <= set(names)
+    assert len(names) == len(set(names))
 
 
 def test_a_type_without_a_kernel_is_said(engine: Engine) -> None:
