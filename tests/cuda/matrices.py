@@ -12,7 +12,7 @@ from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.network import BLOCKS, MATRIX_TYPES
 from clover_local.runtime.cuda.passes import TILE, Launch, staged_bytes
 
-from .synthetic import MINIMA, SCALES, Store, blocks
+from .synthetic import MINIMA, SCALES, Store, blocks, tiled
 
 QUANTIZED = [kind for kind, (values, _) in BLOCKS.items() if values > 1]
 FILLS = (0x00, 0xFF, 0x0F, 0xF0, 0x80, 0x7F, 0x55, 0xAA)
@@ -43,8 +43,8 @@ def difference(machine: Store, kind: str, data: np.ndarray, k: int, n: int) -> f
     q[0] = 127
     sums = q.reshape(n, -1, 32).astype(np.float32).sum(-1)
     acts = A.Acts(
-        machine.place(q),
-        machine.place(np.stack([np.ones_like(sums), sums], -1)),
+        machine.place(tiled(q.reshape(n, -1, 32))),
+        machine.place(tiled(np.stack([np.ones_like(sums), sums], -1))),
         machine.place(q.astype(np.float32)),
     )
     segments = (A.Segment * A.SEGMENTS)()

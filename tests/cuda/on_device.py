@@ -113,7 +113,6 @@ def graphs_agree(session: Session) -> bool:
 # --- times at full size --------------------------------------------------------------------------------------
 
 TOKENS = 1024  # rows of the embedding that the timed passes use
-STEER = 32  # channels that tell the router which experts to leave out
 
 
 def full_network(recipe: Mapping[str, str], device: Device) -> Network:
@@ -126,7 +125,6 @@ def full_network(recipe: Mapping[str, str], device: Device) -> Network:
         kind = S.type_of(name, shape, recipe)
         if name == "token_embd.weight":
             table = rng.normal(0, 1, (TOKENS, spec.hidden)).astype(np.float32)
-            table[:, :STEER] = 6.0
             places[name] = Place(device.place(table), "f32")
         elif kind == "f32":
             places[name] = Place(device.place(S.tensor(name, shape, kind, rng)), kind)
@@ -153,12 +151,12 @@ def _tile(
 
 
 def steer(net: Network, device: Device, experts: int) -> None:
-    """Random routers that pick only among the first `experts`."""
+    """Random routers whose picks lie among the first `experts`: the rows of all others are zero, and of so many
+    random logits the best eight are above it."""
     spec, rng = net.spec, np.random.default_rng(experts)
     for layer in range(spec.layers):
         router = rng.normal(0, spec.hidden**-0.5, (spec.experts, spec.hidden)).astype(np.float32)
-        router[:, :STEER] = 0
-        router[experts:, :STEER] = -0.5
+        router[experts:] = 0
         device.write(net.places[f"blk.{layer}.ffn_gate_inp.weight"].address, router)
 
 

@@ -169,3 +169,11 @@ def network(spec: Spec, recipe: Mapping[str, str], machine: Store, n_ctx: int, s
         assert len(shape) == 1 or data.nbytes == matrix_bytes(kind, shape[0], int(np.prod(shape[1:])))
         places[name] = Place(machine.place(data), kind)
     return build(spec, places, empty_state(spec, machine, n_ctx), machine, max_seen=512)
+
+
+def tiled(blocks: np.ndarray) -> np.ndarray:
+    """Blocks [rows, blocks of a row, ...] in the kernels' order: block b of rows 8i .. 8i+7, then their block b + 1."""
+    rows = -(-len(blocks) // 8) * 8
+    padded = np.zeros((rows, *blocks.shape[1:]), blocks.dtype)
+    padded[: len(blocks)] = blocks
+    return np.ascontiguousarray(np.swapaxes(padded.reshape(-1, 8, *blocks.shape[1:]), 1, 2))

@@ -18,7 +18,7 @@ from tests.reference import from_gguf
 from tests.reference import model as reference
 
 from .emulation import Emulator
-from .synthetic import INT4, SMALL, blocks, empty_state, network
+from .synthetic import INT4, SMALL, blocks, empty_state, network, tiled
 from .trace import Session
 
 QUANTIZED = [kind for kind, (values, _) in BLOCKS.items() if values > 1]
@@ -52,7 +52,9 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
     segments[1] = A.Segment(machine.place(other), 0, 5, tiles, rows)
     before = rng.normal(0, 1, (n, rows + 5)).astype(np.float32)
     out, run = machine.place(before), machine.place(np.frombuffer(bytes(A.Pass(n)), np.uint8))
-    acts = A.Acts(machine.place(q), machine.place(s), machine.place(x))
+    acts = A.Acts(
+        machine.place(tiled(q.reshape(n, -1, 32))), machine.place(tiled(s)), machine.place(x)
+    )
     args = A.DenseArgs(segments, acts, out, run, 2, k, rows + 5, 1)
     types = 1 << MATRIX_TYPES[kind] | 1
     for staged in (0, 1):

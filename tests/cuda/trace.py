@@ -100,8 +100,9 @@ def outputs(session: Session, one: Launch, rows: int) -> Iterator[tuple[str, np.
 
 
 def _acts(read, acts: A.Acts, rows: int, k: int) -> Iterator[tuple[str, np.ndarray]]:  # type: ignore[no-untyped-def]
-    q = read(acts.q, np.int8, rows, k).astype(np.float32)
-    scale = read(acts.s, np.float32, rows, k // 32, 2)
+    tiles = -(-rows // 8)
+    q = read(acts.q, np.int8, tiles, k // 32, 8, 32).astype(np.float32).swapaxes(1, 2).reshape(-1, k)[:rows]
+    scale = read(acts.s, np.float32, tiles, k // 32, 8, 2).swapaxes(1, 2).reshape(-1, k // 32, 2)[:rows]
     yield "float", read(acts.f, np.float32, rows, k)
     yield "quantized", (q.reshape(rows, -1, 32) * scale[..., :1]).reshape(rows, k)
     yield "sums", scale[..., 1]
