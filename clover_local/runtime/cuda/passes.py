@@ -93,7 +93,7 @@ def staged_bytes(kind: str, k: int, rows: int) -> int:
     if kind in FLOATS:
         return 0
     size = matrix_bytes(kind, k, 1)
-    return rows * (size if size % 128 else size + 32)
+    return rows * (size if size % 64 else size + 32)
 
 
 def _dense(
@@ -232,12 +232,14 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
         number[gate], number[up], (C.c_int * 2)(number[down], number[shared]),
         spec.hidden, spec.expert_width, router_width(spec),
     )  # fmt: skip
-    sums = 8 * TILE * width * 4
-    staged = sum(staged_bytes(one, spec.hidden, 2 * TILE) for one in (gate, up))
-    fits = 0 < staged and staged + sums <= net.shared_memory and not {gate, up} & FLOATS
+    sums, parts = 8 * TILE * width * 4, _parts(spec.hidden, gate, up)
+    slot = sum(staged_bytes(one, spec.hidden // parts, 2 * TILE) for one in (gate, up))
+    staged = slot * (3 if parts > 1 else 1)
+    fits = not {gate, up} & FLOATS and staged + sums <= net.shared_memory
+    parts = parts if fits else 1
     entries = min(spec.experts, width * spec.experts_used) + 1
     grid = min(entries * spec.expert_width // 32, (3 if width == 8 else 2) * net.processors)
-    values = (*_tiles(width, number[gate], number[up]), ("STAGED", int(fits)))
+    values = (*_tiles(width, number[gate], number[up]), ("STAGED", int(fits)), ("PARTS", parts))
     yield Launch("moe", "moe_gate_up", (grid, 1), 256, args, sums + fits * staged, values)
     warps, size = _down_warps(net, width, down, shared)
     values = (*_tiles(width, number[down], number[shared]), ("STAGED", int(warps > 0)))
@@ -246,6 +248,14 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
     yield Launch(
         "moe", "moe_down", (tiles, 1), 32 * (warps + 1), args, size, (*values, ("DOWN_WARPS", warps))
     )
+
+
+def _parts(k: int, *kinds: str) -> int:
+    """Parts of the inputs in which gate and up pass through shared memory: whole pairs of steps, 16 bytes each."""
+    for parts in (4, 2):
+        if k % (512 * parts) == 0 and all(matrix_bytes(kind, k, 1) % (16 * parts) == 0 for kind in kinds):
+            return parts
+    return 1
 
 
 def _down_warps(net: Network, width: int, routed: str, shared: str) -> tuple[int, int]:

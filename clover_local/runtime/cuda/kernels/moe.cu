@@ -201,49 +201,99 @@ __device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int
     }
 }
 
+// Weights pass through shared memory in parts of all inputs, the next ones on their way while one is multiplied.
+#ifndef PARTS
+#define PARTS 1
+#endif
+constexpr int SLOTS = PARTS > 1 ? 3 : 1;
+
+// One item of moe_gate_up: 32 channels of one entry.
+struct Item {
+    int entry, tile, first, count;
+};
+
+__device__ __forceinline__ Item item_of(const Route& route, int item, int tiles) {
+    int entry = item / tiles, first = route.first[entry];
+    return {entry, item % tiles, first, route.first[entry + 1] - first};
+}
+
+struct Staging {
+    u8* memory;
+    int bytes[2];   // of a row of the gate and of the up matrix
+    int part[2];    // of those, in one slot
+    __device__ __forceinline__ u8* rows(int slot, int which) const {
+        int gate = 32 * staged_stride(part[0]), up = 32 * staged_stride(part[1]);
+        return memory + slot * (gate + up) + which * gate;
+    }
+};
+
+__device__ __forceinline__ void fetch_part(const Route& route, const Staging& s, int number, int items, int tiles) {
+    int item = blockIdx.x + gridDim.x * (number / PARTS), part = number % PARTS, entry = item / tiles;
+    if (item < items) {
+        int row0 = 32 * (item % tiles);
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            const u8* matrix = which ? route.up[entry] : route.gate[entry];
+            stage(s.rows(number % SLOTS, which), matrix + (size_t)row0 * s.bytes[which] + part * s.part[which], s.part[which],
+                  s.bytes[which], 32, threadIdx.x, 256);
+        }
+    }
+    commit_copies();
+}
+
+// act of 32 channels from the sums of all warps (4k + i: half k of the inputs; gate, gate, up, up).
+__device__ __forceinline__ void finish_routed(const ExpertArgs& a, const Item& item, const float* partial) {
+    constexpr int TILE = 16 * COLUMNS;
+    int lane = lane_id();
+    for (int c = warp_id(); c < item.count; c += 8) {
+        const float* p = partial + lane / 16 * TILE + lane % 16 * COLUMNS + c;
+        float g = p[0] + p[4 * TILE], u = p[2 * TILE] + p[6 * TILE];
+        store_acts1(a.act, item.first + c, a.width, 32 * item.tile + lane, silu(g) * u);
+    }
+}
+
 // act = silu(gate x) * (up x) for 32 channels of one expert at a time, quantized. A persistent grid.
 RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
-    DYNAMIC_SHARED(u8, memory);  // 32 rows of the gate and of the up matrix, then the sums of every warp
+    DYNAMIC_SHARED(u8, memory);  // the slots, each with 32 rows of the gate and of the up matrix, then the sums of every warp
     wait_for_previous();
     const Route& route = *a.route;
-    int tiles = a.width / 32, items = route.count * tiles, warp = warp_id(), part = warp & 3;
-    int gate_bytes = row_size(a.gate_type, a.hidden), up_bytes = row_size(a.up_type, a.hidden);
-    u8* up_rows = memory + 32 * staged_stride(gate_bytes);
-    float* partial = (float*)(STAGED ? up_rows + 32 * staged_stride(up_bytes) : memory);
-    for (int item = blockIdx.x; item < items; item += gridDim.x) {
-        int entry = item / tiles, tile = item % tiles, first = route.first[entry], count = route.first[entry + 1] - first;
-        if (entry == route.count - 1) {
-            finish_shared(a, tile, first);
-            continue;
+    int tiles = a.width / 32, items = (route.count - 1) * tiles, warp = warp_id(), up = warp >> 1 & 1, half = warp & 1;
+    Staging s = {memory, {row_size(a.gate_type, a.hidden), row_size(a.up_type, a.hidden)}, {0, 0}};
+    s.part[0] = s.bytes[0] / PARTS, s.part[1] = s.bytes[1] / PARTS;
+    float *partial = (float*)(STAGED ? s.rows(SLOTS, 0) : memory), acc[NT][4];
+    if (STAGED)
+        for (int i = 0; i < SLOTS; i++) fetch_part(route, s, i, items, tiles);
+    for (int tile = gridDim.x - 1 - blockIdx.x; tile < tiles; tile += gridDim.x) finish_shared(a, tile, route.first[route.count - 1]);
+    Item item;
+    Columns columns;
+    for (int number = 0, at = blockIdx.x; at < items; number++) {
+        int part = number % PARTS;
+        if (part == 0) {
+            item = item_of(route, at, tiles);
+            columns = columns_of(item.count, route.row + item.first, 0, a.hidden);
+            clear(acc);
         }
-        const u8 *gate = route.gate[entry], *up = route.up[entry];
-        float acc[NT][4];
-        clear(acc);
-        Columns columns = columns_of(count, route.row + first, 0, a.hidden);
+        int type = up ? a.up_type : a.gate_type, steps = (a.hidden + 255) / 256 / PARTS;
         if (STAGED) {
-            stage(memory, gate + (size_t)32 * tile * gate_bytes, gate_bytes, 32, threadIdx.x, 256);
-            stage(up_rows, up + (size_t)32 * tile * up_bytes, up_bytes, 32, threadIdx.x, 256);
-            commit_copies();
-            await_copies<0>();
+            await_copies<SLOTS - 1>();
             __syncthreads();
-            int type = part < 2 ? a.gate_type : a.up_type, half = 16 * (part & 1);
-            const u8* rows = part < 2 ? memory + half * staged_stride(gate_bytes) : up_rows + half * staged_stride(up_bytes);
-            multiply_staged(acc, type, rows, a.hidden, warp / 4, 2, a.x, columns);
+            int stride = staged_stride(s.part[up]), first = part * steps + warp / 4 * steps / 2, g = lane_id() >> 2;
+            const u8* rows = s.rows(number % SLOTS, up) + (16 * half + g) * stride - part * s.part[up];
+            multiply_rows(acc, type, rows, rows + 8 * stride, a.hidden, first, part * steps + (warp / 4 + 1) * steps / 2, a.x, columns);
         } else {
-            multiply(acc, part < 2 ? a.gate_type : a.up_type, part < 2 ? gate : up, a.width, 32 * tile + 16 * (part & 1),
-                     a.hidden, warp / 4, 2, a.x, columns);
+            const u8* matrix = up ? route.up[item.entry] : route.gate[item.entry];
+            multiply(acc, type, matrix, a.width, 32 * item.tile + 16 * half, a.hidden, warp / 4, 2, a.x, columns);
         }
-        store_tile(partial + warp * 16 * COLUMNS, acc);  // warp 4k + i: half k of the inputs; gate, gate, up, up
+        if (part == PARTS - 1) store_tile(partial + warp * 16 * COLUMNS, acc);
         __syncthreads();
-        for (int c = warp; c < count; c += 8) {
-            int lane = lane_id(), which = lane / 16;
-            const float* p = partial + (which * 16 + lane % 16) * COLUMNS + c;
-            constexpr int TILE = 16 * COLUMNS;
-            float g = p[0] + p[4 * TILE], u = p[2 * TILE] + p[6 * TILE];
-            store_acts1(a.act, first + c, a.width, 32 * tile + lane, silu(g) * u);
+        if (STAGED) fetch_part(route, s, number + SLOTS, items, tiles);
+        if (part == PARTS - 1) {
+            finish_routed(a, item, partial);
+            if (!STAGED) __syncthreads();
+            at += gridDim.x;
         }
-        __syncthreads();
     }
+    await_copies<0>();
 }
 
 // residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows. Each of its warps takes
@@ -260,7 +310,8 @@ struct Down {
 
 __device__ __forceinline__ void fetch_down(const ExpertArgs& a, const Route& route, const Down& down, int slot, int entry, int row0) {
     if (STAGED && entry < route.count - 1)
-        stage(down.slots[slot], route.down[entry] + (size_t)row0 * down.bytes, down.bytes, min(16, a.hidden - row0), lane_id(), 32);
+        stage(down.slots[slot], route.down[entry] + (size_t)row0 * down.bytes, down.bytes, down.bytes, min(16, a.hidden - row0), lane_id(),
+              32);
     commit_copies();
 }
 
@@ -300,7 +351,8 @@ KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
         fetch_down(a, route, down, 0, warp, row0);
         fetch_down(a, route, down, 1, warp + DOWN_WARPS, row0);
     } else if (STAGED) {
-        stage(shared_tile, route.down[count - 1] + (size_t)row0 * shared_bytes, shared_bytes, min(16, a.hidden - row0), lane_id(), 32);
+        stage(shared_tile, route.down[count - 1] + (size_t)row0 * shared_bytes, shared_bytes, shared_bytes, min(16, a.hidden - row0),
+              lane_id(), 32);
         commit_copies();
     }
     wait_for_previous();
