@@ -58,10 +58,16 @@ __device__ __forceinline__ Shared carve(float* memory, int rows) {
     return s;
 }
 
-// Convolution and SiLU of one channel over the rows, eight of them in registers at a time; `right` reaches 3 rows ahead
-// inside the block, or is null.
+// Convolution and SiLU of one channel over the rows, eight at a time while the next eight are on their way; `right` reaches
+// 3 rows ahead inside the block, or is null.
 __device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int channel, int n, int ld, const float* right) {
-    float w[4], r[3] = {0, 0, 0}, x[14];  // x[3 + j]: row t0 + j
+    float w[4], r[3] = {0, 0, 0}, x[11], next[8];  // x[j]: row t0 - 3 + j; next[j]: row t0 + 8 + j
+    const float* y = layer.y + channel;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        x[3 + j] = j < n ? y[(size_t)j * ld] : 0.0f;
+        next[j] = 8 + j < n ? y[(size_t)(8 + j) * ld] : 0.0f;
+    }
 #pragma unroll
     for (int j = 0; j < 4; j++) w[j] = layer.taps[channel * 4 + j];
 #pragma unroll
@@ -69,18 +75,23 @@ __device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int 
         x[j] = layer.ring[channel * 3 + j];
         if (right) r[j] = right[channel * 3 + j];
     }
-    const float* y = layer.y + channel;
     for (int t0 = 0; t0 < n; t0 += 8) {
-#pragma unroll
-        for (int j = 0; j < 11; j++) x[3 + j] = t0 + j < n && (j < 8 || right) ? y[(size_t)(t0 + j) * ld] : 0.0f;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             if (t0 + j >= n) break;
+            float ahead[3];
+#pragma unroll
+            for (int i = 0; i < 3; i++) ahead[i] = j + i + 4 < 11 ? x[j + i + 4 < 11 ? j + i + 4 : 0] : next[j + i + 4 < 11 ? 0 : j + i - 7];
             float v = x[j] * w[0] + x[j + 1] * w[1] + x[j + 2] * w[2] + x[j + 3] * w[3];
-            if (right) v += x[j + 4] * r[0] + x[j + 5] * r[1] + x[j + 6] * r[2];
+            v += ahead[0] * r[0] + ahead[1] * r[1] + ahead[2] * r[2];
             out[(t0 + j) * STRIDE] = silu(v);
         }
         x[0] = x[8], x[1] = x[9], x[2] = x[10];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            x[3 + j] = next[j];
+            next[j] = t0 + 16 + j < n ? y[(size_t)(t0 + 16 + j) * ld] : 0.0f;
+        }
     }
 }
 
