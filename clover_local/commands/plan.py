@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     room = parse_size(args.vram) - DESKTOP if args.vram else device.free - RESERVE
     machine, card = Machine(room, free_ram()), _card(args)
     here = _case("this plan", args, file, spec, machine, card)
-    others = _others(args, file, spec, machine, card)
+    others = _others(here, args, file, spec, machine, card)
     free = device.free if device.is_gpu else None
     print(
         json.dumps(as_dict(here, others, spec, free)) if args.json else text(here, others, spec, card, free)
@@ -165,7 +165,7 @@ def _as_recipe(file: "GgufFile", spec: "Spec", name: str) -> dict[str, Any]:
 
 
 def _others(
-    args: argparse.Namespace, file: "GgufFile", spec: "Spec", machine: "Machine", card: "Card"
+    here: Case, args: argparse.Namespace, file: "GgufFile", spec: "Spec", machine: "Machine", card: "Card"
 ) -> list[Case]:
     """What another context, cache or recipe would give; those that do not fit at all are left out."""
     from clover_local.errors import CloverError
@@ -178,9 +178,11 @@ def _others(
     found = []
     for name, wish in wishes:
         try:
-            found.append(_case(name, args, file, spec, machine, card, **wish))
+            case = _case(name, args, file, spec, machine, card, **wish)
         except CloverError:
             continue
+        if case.sizes != here.sizes:
+            found.append(case)
     return found
 
 
