@@ -37,6 +37,7 @@ class Graph:
         self.backend: Backend | None = None
         self._allocator: int | None = None
         self._scheduler: int | None = None
+        self._parts: dict[tuple[int, int], lib.CGraph] = {}
 
     add, sub, mul, div = _op("add"), _op("sub"), _op("mul"), _op("div")
     silu, sigmoid, softplus, exp = _op("silu"), _op("sigmoid"), _op("softplus"), _op("exp")
@@ -172,6 +173,33 @@ class Graph:
             status = functions["ggml_backend_sched_graph_compute_async"](self._scheduler, self.handle)
         else:
             status = functions["ggml_backend_graph_compute_async"](self.backend.handle, self.handle)
+        if status != 0:
+            raise CloverError(
+                f"{self.backend.device.name} failed to compute a pass: {lib.last_error() or status}"
+            )
+
+    def first_users(self, sources: Sequence[Node]) -> list[int]:
+        """For each tensor the index of the first node that computes with it, in the order of computing."""
+        addresses = {C.addressof(source.contents): i for i, source in enumerate(sources)}
+        found: dict[int, int] = {}
+        for index in range(self.size):
+            for source in self.handle.contents.nodes[index].contents.src:
+                if source in addresses:
+                    found.setdefault(addresses[source], index)
+        return [found[i] for i in range(len(sources))]
+
+    def compute_part(self, start: int, end: int) -> None:
+        """Queue the nodes from `start` to before `end`; what is before them must have run."""
+        assert self.backend is not None and not self._scheduler, "allocate first, on one backend"
+        part = self._parts.get((start, end))
+        if part is None:
+            whole = self.handle.contents
+            part = self._parts[start, end] = lib.CGraph()
+            C.memmove(C.byref(part), C.byref(whole), C.sizeof(part))
+            at = C.cast(whole.nodes, C.c_void_p).value or 0
+            part.nodes = C.cast(at + start * C.sizeof(C.c_void_p), type(whole.nodes))
+            part.n_nodes, part.n_leafs, part.uid = end - start, 0, next(_uids)
+        status = functions["ggml_backend_graph_compute_async"](self.backend.handle, C.byref(part))
         if status != 0:
             raise CloverError(
                 f"{self.backend.device.name} failed to compute a pass: {lib.last_error() or status}"

@@ -6,12 +6,13 @@ one). So a pass that is cancelled, fails or is simply not wanted loses nothing. 
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from clover_local.errors import CloverError, ContextFullError
+from clover_local.errors import CardFullError, CloverError, ContextFullError
 from clover_local.ggml.backend import Backend, Device, choose_device, clear, download, upload
 from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.quantize import dequantize
@@ -29,11 +30,12 @@ from clover_local.runtime.plan import KEPT_ROWS, PLACED_ROWS, Plan, sizes_of
 from clover_local.runtime.remembered import VERSIONS, file_identity
 from clover_local.runtime.response import Counts, response_of
 from clover_local.runtime.rows import Rows
+from clover_local.runtime.staging import Staging
 from clover_local.runtime.usage import Usage, model_id
 
 DEFAULT_CONTEXT = 32768
 PREFILL_ROWS = (512, 256, 128, 64, 32)
-PLACED_PREFILL_ROWS = (PLACED_ROWS, 1024, *PREFILL_ROWS)  # where every piece sends the experts over the link
+SHORT_REST = 128
 GPU_MOE_CHUNK = 8  # above 8 rows ggml's CUDA kernel for expert products is four times slower
 
 
@@ -91,6 +93,8 @@ class Engine:
             self._graphs.close()  # those of the self-check: from here on only long prompts need any
             usage = usage or Usage.load(model_id(file, model.spec), model.spec)
             self._placement = Placement(model.weights.slots, usage, self._kernels.runner)
+            with suppress(CardFullError):  # then ggml's scheduler brings the experts, all of them each time
+                self._graphs.stage(Staging(model, self._kernels.runner.gather))
             self._draft_from_card()
 
     @classmethod
@@ -351,7 +355,7 @@ class Engine:
             if cancelled is not None and cancelled():
                 return None
             left = len(tokens) - done
-            size = next((n for n in self._prefill_rows if n <= left), left)
+            size = self._piece(left)
             rows = self._store(tokens[done : done + size], response=False)
             done += size
             if progress is not None:
@@ -471,7 +475,7 @@ class Engine:
         self, kind: Kind, tokens: Sequence[int], *, response: bool, draft: DraftSettings | None = None
     ) -> Rows:
         n = len(tokens)
-        limit = self._prefill_rows[0] if kind is Kind.STORE else MAX_ROWS
+        limit = self._piece(PLACED_ROWS) if kind is Kind.STORE else MAX_ROWS
         if not 1 <= n <= limit:
             raise CloverError(f"a {kind} pass takes 1 to {limit} rows, not {n}")
         if min(tokens) < 0 or max(tokens) >= self.spec.vocab:
@@ -484,9 +488,12 @@ class Engine:
             self._verifier = runner
         return runner.run(kind, tokens, self.n_past, inputs, draft)
 
-    @property
-    def _prefill_rows(self) -> tuple[int, ...]:
-        return PREFILL_ROWS if self._placement is None else PLACED_PREFILL_ROWS
+    def _piece(self, left: int) -> int:
+        """Rows of the next piece of a prompt. With a placement a large one brings all experts, so short rests are
+        left to our kernels, which read only what is used."""
+        if self._placement is not None:
+            return min(left, MAX_ROWS if left <= SHORT_REST else PLACED_ROWS)
+        return next((n for n in PREFILL_ROWS if n <= left), left)
 
     def _runner(self, kind: Kind, rows: int) -> Runner:
         own = self._kernels

@@ -13,7 +13,7 @@ DRAFT_ROWS = 16
 VERIFY_ROWS = (2, 4, 6, 8, 12, 16)
 SHARES = (0.8, 0.9, 0.95)
 KEPT = 0.873
-"""Chance that a drafted row is kept, given those before it: the `math` profile of docs/performance.md, an assumption."""
+"""Chance that a drafted row is kept, given those before it: `math` in docs/performance.md, an assumption."""
 
 
 @dataclass(frozen=True)

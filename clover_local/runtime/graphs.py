@@ -15,6 +15,7 @@ from clover_local.model.passes import FORBIDDEN, Kind, Model, Pass, PassKey, bui
 from clover_local.model.spec import MAX_ROWS
 from clover_local.runtime.response import Counts, Response
 from clover_local.runtime.rows import Rows
+from clover_local.runtime.staging import Staging
 
 KV_STEP = 256  # llama.cpp pads its cache views to this too
 KEPT_PASSES = 32  # graphs kept alive; the least recently used goes first
@@ -78,6 +79,11 @@ class GraphRunner:
         self._counts: dict[int, int] = {}  # as the device's tensor holds them
         self._followed: list[int] | None = None  # the response that they are of, and how much of it
         self._applied = 0
+        self._staging: Staging | None = None
+
+    def stage(self, staging: Staging) -> None:
+        """Compute long prefills over experts that are brought together layer by layer; freed with the graphs."""
+        self._staging = staging
 
     def run(
         self,
@@ -114,8 +120,12 @@ class GraphRunner:
         self._fill(one, tokens, past)
         if response.settings is not None:
             self._fill_processing(one, tokens, response)
-        one.graph.compute()
-        one.graph.synchronize()
+        if self._staging is not None and one.key.rows > MAX_ROWS:
+            self._staging.compute(one.graph)
+            self._model.backend.synchronize()
+        else:
+            one.graph.compute()
+            one.graph.synchronize()
 
     def restrict(self, resident: np.ndarray | None) -> None:
         """Allow drafts only some experts; see Runner."""
@@ -175,6 +185,9 @@ class GraphRunner:
             graph.free()
         self._passes.clear()
         self._commits.clear()
+        if self._staging is not None:
+            self._staging.free()
+            self._staging = None
 
     def _pass(self, key: PassKey) -> Pass:
         one = self._passes.pop(key, None)
@@ -184,7 +197,8 @@ class GraphRunner:
             oldest = list(self._passes)[: max(len(self._passes) - KEPT_PASSES + 1, 0)]
             for old in {*large[: max(len(large) - kept + 1, 0)], *oldest}:
                 self._passes.pop(old).graph.free()
-            one = build_pass(self._model, key)
+            staged = self._staging is not None and key.rows > MAX_ROWS
+            one = build_pass(self._staging.model if self._staging and staged else self._model, key)
         self._passes[key] = one
         return one
 

@@ -25,6 +25,10 @@ class CardRunner(Runner, Protocol):
         """Read the experts of these layers from where they lie now; no pass may be running."""
         ...
 
+    def gather(self, layer: int, targets: Sequence[int]) -> None:
+        """Copy all experts of a layer side by side to addresses on the card: gate, up, down."""
+        ...
+
 
 @dataclass(frozen=True)
 class Swap:

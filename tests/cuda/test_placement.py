@@ -3,6 +3,7 @@
 The kernels run on the emulator over the weights and state of ggml's CPU backend; slots are a second memory there.
 """
 
+import ctypes as C
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 
 from clover_local.model.passes import Kind
-from clover_local.model.slots import Slots
+from clover_local.model.slots import Slots, memory_of
+from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda import runner
 from clover_local.runtime.engine import Engine
 from clover_local.runtime.kernels import Kernels
 from clover_local.runtime.placement import Placement
 from clover_local.runtime.response import Response
+from clover_local.runtime.staging import Staging
 from clover_local.runtime.usage import Usage
 
 from .emulation import EmulatedDevice, library
@@ -60,10 +63,7 @@ def test_any_placement_gives_the_same_bits(engine: Engine) -> None:
         assert (logits(own) == want[0]).all()
         assert (logits(own, Kind.PREVIEW, [5, *[spec.mask_id] * 3]) == want[1]).all()
         for node in slots.nodes.values():  # the copies are what is read: without them the numbers change
-            runner_reads = np.ctypeslib.as_array(
-                (np.ctypeslib.ctypes.c_uint8 * 64).from_address(node.contents.data)
-            )
-            runner_reads[:] = 0
+            memory_of(node)[:] = 0
         assert (logits(own) == want[0]).all() == (not any(counts))
         own.close()
         slots.free()
@@ -98,20 +98,50 @@ def test_an_engine_drafts_from_the_card_and_adapts_between_answers(engine: Engin
     spec = engine.spec
     own, slots = placed(engine, [spec.experts_used] * spec.layers)
     engine._kernels = Kernels(own, frozenset((kind, 8) for kind in (Kind.VERIFY, Kind.PREVIEW)))
-    usage = Usage(np.zeros((spec.layers, spec.experts)), tmp_path / "usage.npy", spec.experts_used)
+    usage = Usage.load("usage", spec)
     engine._placement = Placement(slots, usage, own)
     engine._draft_from_card()
     block = [5, *[spec.mask_id] * 4]
     words = lambda: own.device.read(own.net.work.resident, np.uint8, spec.layers, 64)  # noqa: E731
     bits = lambda: np.unpackbits(words(), axis=1, bitorder="little")[:, : spec.experts].astype(bool)  # noqa: E731
     assert (bits() == slots.resident).all()
-    far = {name: node for name, node in engine._model.weights.nodes.items() if "_exps" in name}
-    first = engine.preview(block, draft=True).ids
     for _ in range(4):
+        engine.preview(block, draft=True)
+        route = A.Route.from_buffer_copy(own.device.read(own.net.work.route, np.uint8, C.sizeof(A.Route)))
+        assert {*route.expert[: route.count - 1]} <= {
+            *np.flatnonzero(slots.resident[-1])
+        }  # of the last layer
         engine.verify(list(WORDS))
+    before = slots.resident
     engine.begin_response()
-    assert (bits() == slots.resident).all() and far
-    assert (engine.preview(block, draft=True).ids.shape) == first.shape
-    assert usage.path.exists() and Usage.load("nothing", spec).counts.sum() == 0
+    assert (slots.resident != before).any() and (bits() == slots.resident).all()
+    assert (Usage.load("usage", spec).counts == usage.counts).all()
     engine._placement = None
+    slots.free()
+
+
+@pytest.mark.timeout(600)
+def test_long_prompts_compute_over_experts_that_are_brought_together(engine: Engine) -> None:
+    """Layer by layer, in one layer's room: the same bits as over a matrix that holds all experts."""
+    spec, words = engine.spec, np.random.default_rng(2).integers(0, 900, 40).tolist()
+    want = engine._run(Kind.STORE, words, response=False).logits()
+    states = engine.snapshot()
+    engine.reset()
+    engine._graphs.close()
+    own, slots = placed(engine, [spec.experts // 2] * spec.layers)
+    brought: list[int] = []
+
+    def gather(layer: int, targets: Sequence[int]) -> None:
+        brought.append(layer)
+        own.gather(layer, targets)
+
+    engine._graphs.stage(Staging(engine._model, gather))
+    for _ in range(2):
+        engine.reset()
+        got = engine._run(Kind.STORE, words, response=False).logits()
+        assert (got == want).all()
+        for (ring, s), (ring_before, s_before) in zip(engine.snapshot().layers, states.layers, strict=True):
+            assert (ring == ring_before).all() and (s == s_before).all()
+    assert brought == [*range(spec.layers)] * 2
+    own.close()
     slots.free()

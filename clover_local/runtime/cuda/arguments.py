@@ -159,6 +159,12 @@ class ExpertArgs(C.Structure):
     )
 
 
+class StageArgs(C.Structure):
+    """All experts of one layer and part, copied side by side."""
+
+    _fields_ = (("table", Address), ("out", Address), ("bytes", C.c_uint64), ("stride", C.c_uint64))
+
+
 class Processing(C.Structure):
     """Constants of the response processing of one pass."""
 
@@ -203,7 +209,7 @@ class ChooseArgs(C.Structure):
 
 KERNEL_ARGUMENTS: tuple[type[C.Structure], ...] = (
     DenseArgs, EmbedArgs, NormArgs, GdnArgs, ReplayArgs, PrepareArgs, AttentionArgs, RouteArgs, ExpertArgs,
-    ProcessArgs, ChooseArgs,
+    ProcessArgs, ChooseArgs, StageArgs,
 )  # fmt: skip
 
 

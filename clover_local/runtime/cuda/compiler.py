@@ -15,7 +15,7 @@ from clover_local.ggml.lib import BINDING
 from clover_local.runtime.cuda import grids
 from clover_local.runtime.cuda.arguments import sizes
 
-SOURCES = ("rows", "dense", "gdn", "attention", "moe", "head")
+SOURCES = ("rows", "dense", "gdn", "attention", "moe", "head", "stage")
 OLDEST = (8, 0)
 """The first compute capability with 8-bit tensor-core tiles of this form and asynchronous copies."""
 
@@ -64,7 +64,12 @@ def kernel_binary(name: str, capability: tuple[int, int], values: Mapping[str, i
     the source does not compile.
     """
     files = source_files()
-    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", *definitions(values)]
+    options = [
+        f"--gpu-architecture=sm_{capability[0]}{capability[1]}",
+        "--std=c++17",
+        "-default-device",
+        *definitions(values),
+    ]
     key = hashlib.sha256(repr((sorted(files.items()), options, nvrtc_version())).encode()).hexdigest()
     path = cache_folder() / f"{name}-{key[:32]}.cubin"
     if path.is_file():

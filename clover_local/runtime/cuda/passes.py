@@ -16,6 +16,7 @@ from clover_local.runtime.cuda.network import (
     RESIDENT_WORDS,
     Network,
     attention_width,
+    expert_shape,
     gdn_width,
     matrix_bytes,
     router_width,
@@ -27,6 +28,7 @@ TILE, FLOAT_TILE = 16, 4
 """Output rows of a block of a quantized and of a float matrix."""
 FLOATS = frozenset({"f32", "f16", "bf16"})
 NO_CORESET = 2.0
+STAGE_BLOCKS = 8  # that copy one expert
 DOWN_WARPS = (15, 11, 7, 3, 1)
 """Warps of moe_down beside the shared expert's: the most that shared memory lets have two tiles each."""
 
@@ -65,6 +67,17 @@ def commit(net: Network) -> list[Launch]:
     heads, layers = net.spec.value_heads, len(net.gdn)
     kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), 32)
     return [kernel, _ring(net)]
+
+
+def stage(net: Network, layer: int, targets: Sequence[int]) -> list[Launch]:
+    """All experts of a layer side by side at `targets` (gate, up, down), from wherever each lies."""
+    launches = []
+    for part, table, target in zip(("gate", "up", "down"), net.experts[layer], targets, strict=True):
+        kind = net.places[f"blk.{layer}.ffn_{part}_exps.weight"].type
+        size = matrix_bytes(kind, *expert_shape(net.spec, part))
+        args = A.StageArgs(table, target, size, size)
+        launches.append(Launch("stage", "stage_experts", (STAGE_BLOCKS, net.spec.experts), 256, args))
+    return launches
 
 
 def _trunk(net: Network, width: int, *, preview: bool, keep_state: bool) -> Iterator[Launch]:
@@ -225,7 +238,12 @@ def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch
 def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
     spec, work, prefix = net.spec, net.work, f"blk.{layer}."
     kind = lambda part, group: net.places[f"{prefix}ffn_{part}_{group}.weight"].type  # noqa: E731
-    gate, up, down, shared = kind("gate", "exps"), kind("up", "exps"), kind("down", "exps"), kind("down", "shexp")
+    gate, up, down, shared = (
+        kind("gate", "exps"),
+        kind("up", "exps"),
+        kind("down", "exps"),
+        kind("down", "shexp"),
+    )
     number = MATRIX_TYPES
     args = A.ExpertArgs(
         work.h, work.act, work.router + (spec.experts + 1) * 4, work.x, work.route, work.run,

@@ -175,6 +175,10 @@ class Runner:
         for layer in layers:
             repoint(self.net, self.device, layer, addresses)
 
+    def gather(self, layer: int, targets: Sequence[int]) -> None:
+        """Copy all experts of a layer side by side to addresses on the card: gate, up, down. Returns when done."""
+        self.device.run(passes.stage(self.net, layer, targets))
+
     def usage(self) -> np.ndarray:
         """Rows of causal passes that picked each expert since the runner was made, uint32 [layers, experts]."""
         return self.device.read(self.net.work.usage, np.uint32, self.net.spec.layers, self.net.spec.experts)
