@@ -74,7 +74,7 @@ def chosen(n: int) -> Iterator[Question]:
         *other(random.Random(9), "json", n),
         *other(random.Random(9), "code", n),
     ):
-        if q.group != "open" and seen.setdefault(q.group, 0) < n:
+        if seen.setdefault(q.group, 0) < n:
             seen[q.group] += 1
             yield q
 
@@ -88,8 +88,9 @@ def joint_slots(model: Model, asked: Sequence[Joint]) -> float:
         model.engine.reset()
         model.engine.begin_response(None)
         model.engine.prefill(model.prompt_ids([{"role": "user", "content": j.prompt}], thinking=False))
-        turn = corpus.Turn("joint", j.prompt, j.response, slots=j.answers)
-        pieces = [(model.tokenizer.encode(text), flags) for text, flags in corpus.answer_pieces(turn)]
+        pieces = [
+            (model.tokenizer.encode(text), flags) for text, flags in corpus.answer_pieces(corpus.together(j))
+        ]
         rows = [(i, bool(flags & corpus.SLOT)) for ids, flags in pieces for i in ids]
         block = [mask if slot else token for token, slot in rows][:32]
         guesses = model.engine.preview(block).ids

@@ -27,7 +27,7 @@ from clover_local.convert import convert  # noqa: E402
 
 OUTPUT = ROOT / "clover_local" / "data" / "demo.gguf"
 LARGEST = 10_000_000
-THRESHOLD = 0.997
+THRESHOLD = 0.999
 TYPES = (
     ("*", "q4_k"),
     ("blk.*.ffn_gate_inp.weight", "f32"),

@@ -3,9 +3,10 @@
     python scripts/train_demo.py --out demo-out                    on one GPU, within ten minutes
     python scripts/train_demo.py --out demo-out --device cpu --steps 200 --batch 8    on a CPU, slowly: a trial
 
-Needs torch, tokenizers and safetensors. The run is seeded and sized by time (`--minutes`) or by `--steps`. It writes
-DIR/checkpoint (Hugging Face layout, unrounded f16), DIR/report.json and DIR/log.txt; scripts/ship_demo.py rounds the
-checkpoint and converts it into the file that ships. docs/demo-model.md holds the figures of the shipped run.
+Needs torch, tokenizers and safetensors. The run is seeded and sized by time (`--minutes`, compilation included) or by
+`--steps`. It writes DIR/checkpoint (Hugging Face layout, unrounded f16; also at every quarter of the way),
+DIR/report.json and DIR/log.txt; scripts/ship_demo.py rounds the checkpoint and converts it into the file that ships.
+docs/demo-model.md holds the figures of the shipped run.
 """
 
 import argparse
@@ -14,10 +15,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,8 +37,7 @@ from reference.model import Model  # noqa: E402
 class Clock:
     """How far the training is, by time or by steps, and the schedules that hang on it."""
 
-    minutes: float
-    whole: bool  # the minutes count from the start of the program
+    minutes: float  # from the start of the program to the last step
     steps: int | None
     start: float = 0.0
     seconds: float = 0.0
@@ -51,7 +50,7 @@ class Clock:
         else:
             now = time.time() - BEGAN
             if step == 3:
-                self.start, self.seconds = now, 60 * self.minutes - (now if self.whole else 0)
+                self.start, self.seconds = now, max(1.0, 60 * self.minutes - now)
             self.done = max(self.done, (now - self.start) / self.seconds) if self.start else 0.0
         return self.done
 
@@ -61,8 +60,8 @@ class Clock:
         return min(1.0, (step + 1) / 40) * max(0.02, 0.5 * (1 + math.cos(math.pi * min(1.0, fall))))
 
     def block_weight(self) -> float:
-        """Weight of the block loss: small at first, so that the stream leads, one at the end."""
-        return 0.3 + 0.7 * min(1.0, self.done / 0.6)
+        """Weight of the block loss: small at first, so that the stream leads, then the larger one."""
+        return 0.4 + 0.8 * min(1.0, self.done / 0.5)
 
 
 class Packed(torch.utils.data.IterableDataset):
@@ -90,9 +89,7 @@ def main(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     say = logger(args.out / "log.txt")
     torch.set_float32_matmul_precision("high")
-    if args.compile_cache is not None and args.compile_cache.exists():
-        torch.compiler.load_cache_artifacts(args.compile_cache.read_bytes())
-    vocabulary = read_tokenizer(args)
+    vocabulary = tokenizer.train(args.vocabulary, args.tokenizer_documents)
     folder = args.out / "checkpoint"
     folder.mkdir(exist_ok=True)
     tokenizer.save(vocabulary, folder, initial.CONTEXT)
@@ -102,17 +99,20 @@ def main(args: argparse.Namespace) -> int:
     say(f"tokenizer of {shape.vocab} tokens")
 
     batches = loader(args, folder / "tokenizer.json")
-    weights = start_weights(args, shape)
+    weights = {
+        name: w.to(args.device).requires_grad_() for name, w in initial.weights(shape, args.seed).items()
+    }
     say(f"{sum(w.numel() for w in weights.values()):,} parameters")
     digits = tuple(vocabulary.token_to_id(d) for d in "0123456789")
     rules = objective.Rules(end, turn_end, mask, blocks=args.length // 32 * 5 // 8, digits=digits)
-    history = train(args, shape, weights, rules, batches, say)
 
-    if args.compile_cache is not None and (made := torch.compiler.save_cache_artifacts()):
-        args.compile_cache.write_bytes(made[0])
+    def save() -> None:
+        export.save(weights, folder, config, dtype=torch.float16)
+        say(f"checkpoint {export.digest(folder)}")
+
+    history = train(args, shape, weights, rules, batches, say, save)
+    save()
     shipped = rounding.ship(weights)
-    export.save(weights, folder, config, dtype=torch.float16)
-    say(f"checkpoint {export.digest(folder)}")
     torch.set_float32_matmul_precision("highest" if args.device == "cpu" else "high")
     ids = evaluate.Ids(end, turn_end, mask)
     report = evaluate.evaluate(Model(shape, shipped), vocabulary, ids, count=args.questions, most=args.most)
@@ -122,16 +122,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_tokenizer(args: argparse.Namespace) -> Any:
-    """A new tokenizer, or that of `--resume`."""
-    if args.resume is None:
-        return tokenizer.train(args.vocabulary, args.tokenizer_documents)
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(args.resume / "tokenizer.json"))
-
-
-def logger(file: Path) -> Any:
+def logger(file: Path) -> Callable[[str], None]:
     """Print a line with the seconds since the start, and keep it."""
     handle = file.open("w")
 
@@ -157,31 +148,21 @@ def loader(args: argparse.Namespace, file: Path) -> Iterator[Tensor]:
     return iter(many)
 
 
-def start_weights(args: argparse.Namespace, shape: Shape) -> dict[str, Tensor]:
-    """Fresh weights, or those of `--resume`, as leaves on the device."""
-    if args.resume is None:
-        weights = initial.weights(shape, args.seed)
-    else:
-        from reference.model import load
-
-        weights = dict(load(args.resume).weights)
-    return {name: w.to(args.device).requires_grad_() for name, w in weights.items()}
-
-
 def train(
     args: argparse.Namespace,
     shape: Shape,
     weights: dict[str, Tensor],
     rules: objective.Rules,
     batches: Iterator[Tensor],
-    say: Any,
+    say: Callable[[str], None],
+    save: Callable[[], None],
 ) -> list[list[float]]:
-    """Run until the clock is over; returns [step, stream loss, block loss] now and then."""
+    """Run until the clock is over, saving at every quarter; returns [step, stream loss, block loss] now and then."""
     fast = args.device != "cpu"
     compiled = (lambda f: torch.compile(f, dynamic=False)) if fast else (lambda f: f)
     layer, losses, grid = map(compiled, (parallel.one_layer, objective.losses, rounding.q4_k))
     dtype = torch.bfloat16 if fast else torch.float32
-    optimizer, clock = Optimizer(weights), Clock(args.minutes, args.whole, args.steps)
+    optimizer, clock = Optimizer(weights), Clock(args.minutes, args.steps)
     draw = torch.Generator(args.device).manual_seed(args.seed)
 
     def one_step(step: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,10 +177,13 @@ def train(
         return stream.detach(), block.detach(), balance.detach()
 
     history: list[list[float]] = []
-    step = 0
+    step, saved = 0, 0.25
     while clock.tick(step) < 1.0:
         stream, block, balance = one_step(step)
         step += 1
+        if clock.done >= saved:
+            saved += 0.25
+            save()
         if step in (1, 3) or step % args.report == 0:
             history.append([step, float(stream), float(block)])
             seconds = time.time() - BEGAN - clock.start if clock.start else math.inf
@@ -224,18 +208,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the demo model of clover-local.")
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for checkpoint, report and log")
-    add("--minutes", type=float, default=6.0, help="training time after compilation")
-    add(
-        "--whole",
-        action="store_true",
-        help="--minutes counts from the start of the program, compilation included",
-    )
+    add("--minutes", type=float, default=8.5, help="from the start of the program to the last step")
     add("--steps", type=int, help="train so many steps instead")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, default=128, help="sequences of a step")
     add("--length", type=int, default=512, help="tokens of a sequence, a multiple of 32")
     add("--vocabulary", type=int, default=1280)
-    add("--tokenizer-documents", type=int, default=30_000)
+    add("--tokenizer-documents", type=int, default=12_000)
     add(
         "--workers",
         type=int,
@@ -243,12 +222,10 @@ def arguments() -> argparse.Namespace:
         help="processes that write the corpus",
     )
     add("--seed", type=int, default=0)
-    add("--resume", type=Path, help="go on from this checkpoint folder (fresh optimizer)")
     add("--rate", type=float, default=1.0, help="factor on every learning rate")
-    add("--round-from", type=float, default=0.5, help="progress at which 4-bit rounding joins")
+    add("--round-from", type=float, default=0.4, help="progress at which 4-bit rounding joins")
     add("--questions", type=int, default=256, help="held-out-pair problems of the measure")
     add("--most", type=int, default=evaluate.MOST, help="tokens of the longest answer measured")
-    add("--compile-cache", type=Path, help="keep what torch.compile made in this file, and start from it")
     add("--profile", action="store_true", help="print where the time of a step goes")
     add("--report", type=int, default=100, help="steps between log lines")
     return parser.parse_args()

@@ -24,7 +24,7 @@ SYSTEMS = (
 )  # fmt: skip
 KINDS = (
     ("story", 0.29), ("measure", 0.16), ("varied", 0.16), ("json", 0.04), ("code", 0.06), ("conversion", 0.03),
-    ("list", 0.03), ("prose", 0.02), ("fact", 0.05), ("joint", 0.11), ("open", 0.06), ("conversation", 0.03),
+    ("list", 0.03), ("prose", 0.02), ("fact", 0.05), ("joint", 0.18), ("interview", 0.05), ("conversation", 0.03),
 )  # fmt: skip
 PAIRS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
     "json": tasks.json_task, "code": tasks.code_task, "conversion": tasks.conversion, "list": tasks.list_task,
@@ -41,6 +41,7 @@ class Turn:
     answer: str
     thinking: str | None = None
     slots: tuple[str, ...] = ()
+    first: int = 1  # the number of the first slot
     gold: str | None = None
 
 
@@ -64,6 +65,11 @@ def solved(kind: str, p: Problem) -> Turn:
     return Turn(kind, p.question, p.solution, "\n".join(p.terse), gold=str(p.answer))
 
 
+def together(j: joint.Joint) -> Turn:
+    """Joint questions as a turn."""
+    return Turn("joint", j.prompt, j.response, slots=j.answers, first=j.first)
+
+
 def turns(r: random.Random, kind: str) -> list[Turn]:
     """The turns of one document of a kind; most kinds have one."""
     if kind in DRAW:
@@ -77,11 +83,9 @@ def turns(r: random.Random, kind: str) -> list[Turn]:
             if not any(p.held for p in problems):
                 return [solved(kind, p) for p in problems]
     if kind == "joint":
-        j = joint.joint(r)
-        return [Turn(kind, j.prompt, j.response, slots=j.answers)]
-    if kind == "open":
-        j = joint.open_questions(r)
-        return [Turn(kind, j.prompt, j.response)]
+        return [together(joint.joint(r))]
+    if kind == "interview":
+        return [together(j) for j in joint.interview(r)]
     question, answer = PAIRS[kind](r)
     return [Turn(kind, question, answer)]
 
@@ -103,8 +107,8 @@ def answer_pieces(turn: Turn) -> list[Piece]:
     if not turn.slots:
         return [(turn.answer + "<|im_end|>", RESPONSE)]
     pieces: list[Piece] = []
-    for i, slot in enumerate(turn.slots, 1):
-        pieces += [(f"{i}:" if i == 1 else f"\n{i}:", RESPONSE), (f" {slot}", RESPONSE | SLOT)]
+    for i, slot in enumerate(turn.slots, turn.first):
+        pieces += [(f"{i}:" if i == turn.first else f"\n{i}:", RESPONSE), (f" {slot}", RESPONSE | SLOT)]
     return [*pieces, ("<|im_end|>", RESPONSE)]
 
 

@@ -129,12 +129,10 @@ def rounds(answer: list[int], drafts: list[list[int]], width: int = 16) -> tuple
 
 def joint_slots(model: M.Model, tokenizer: Any, ids: Ids, asked: list[Joint]) -> float:
     """Share of slots right when one preview answers all the questions of a paragraph."""
-    from .corpus import SLOT, TOKEN, Turn, encode
+    from .corpus import SLOT, TOKEN, encode, together
 
     prompts = [tokenizer.encode(prompt_text(j.prompt)).ids for j in asked]
-    answers = [
-        encode(tokenizer, answer_pieces(Turn("joint", j.prompt, j.response, slots=j.answers))) for j in asked
-    ]
+    answers = [encode(tokenizer, answer_pieces(together(j))) for j in asked]
     _, state = prefill(model, prompts, ids.end)
     filled = [(a + [ids.end] * 32)[:32] for a in answers]
     flagged = torch.tensor(filled, device=state.pad.device)
@@ -151,7 +149,7 @@ def evaluate(
     ids: Ids,
     *,
     count: int = 256,
-    thresholds: tuple[float, ...] = (0.9, 0.95, 0.98),
+    thresholds: tuple[float, ...] = (0.98, 0.997),
     most: int = MOST,
 ) -> dict[str, Any]:
     """Every figure, as plain data."""

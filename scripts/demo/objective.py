@@ -29,7 +29,7 @@ class Rules:
     after_end: float = 0.3  # weight of rows after the end of the turn
     prompt: float = 0.1  # weight of prompt tokens in the stream's loss
     slot: float = 5.0  # weight of a one-token answer there: few tokens, each of which decides a question
-    aligned: float = 0.5  # share of sequences in which some answer starts a block
+    aligned: float = 0.6  # share of sequences in which some answer starts a block
 
 
 @dataclass(frozen=True)

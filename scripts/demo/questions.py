@@ -53,12 +53,12 @@ def questions(count: int, seed: int = SEED) -> list[Question]:
     fresh = [corpus.solved(k, corpus.problem(r, k)) for k in ("story", "measure") for _ in range(count // 4)]
     out += [Question("fresh numbers", turn) for turn in fresh]
     out += [Question("thinking", turn, thinking=True) for turn in fresh[: count // 8]]
-    for kind in ("json", "code", "conversion", "list", "prose", "fact", "open"):
+    for kind in ("json", "code", "conversion", "list", "prose", "fact"):
         out += other(r, kind, max(1, count // 6))
     return out
 
 
 def joints(count: int, seed: int = SEED) -> list[joint.Joint]:
-    """Paragraphs with joint questions."""
+    """Paragraphs never trained on, with joint questions."""
     r = random.Random(seed + 1)
-    return [joint.joint(r) for _ in range(count)]
+    return [joint.joint(r, held=True) for _ in range(count)]

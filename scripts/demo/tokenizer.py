@@ -4,10 +4,12 @@ Single digits are tokens of their own. The files are those of a Hugging Face che
 """
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from .corpus import SPECIAL, texts
+from .joint import WORDS
 
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
@@ -33,7 +35,7 @@ TEMPLATE = """\
 {%- endif %}"""
 
 
-def train(vocabulary: int, documents: int = 30_000, seed: int = 7) -> Any:
+def train(vocabulary: int, documents: int = 12_000, seed: int = 7) -> Any:
     """Train on `documents` documents; `vocabulary` counts the special tokens, which come last."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -51,7 +53,8 @@ def train(vocabulary: int, documents: int = 30_000, seed: int = 7) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts(seed, documents), trainer)
+    slots = (" " + word for _ in range(documents // 2) for word in WORDS)  # each shall be one token
+    tokenizer.train_from_iterator(chain(slots, texts(seed, documents)), trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     return tokenizer
 

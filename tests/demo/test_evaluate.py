@@ -61,7 +61,6 @@ def test_whole_evaluation_runs(vocabulary: object) -> None:
 def test_joint_slots_are_one_token_each(vocabulary: object) -> None:
     """Every slot is one token, and eight answers fit one block."""
     for j in joints(30):
-        turn = corpus.Turn("joint", j.prompt, j.response, slots=j.answers)
-        ids = corpus.encode(vocabulary, corpus.answer_pieces(turn))
+        ids = corpus.encode(vocabulary, corpus.answer_pieces(corpus.together(j)))
         assert sum(bool(i & corpus.SLOT) for i in ids) == len(j.answers)
         assert len(ids) <= 32
