@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -330,6 +330,9 @@ def arguments() -> argparse.ArgumentParser:
         help="0: all experts alike; S: the expert of rank r is preferred by -S*ln(r) in the router's logits; 0.9:0.6: "
         "by as much as gives 90 %% of the routings to the busiest 60 %% of a layer's experts",
     )
+    parser.add_argument(
+        "--count", action="store_true", help="count the routings of random tokens, on the CPU"
+    )
     parser.add_argument("--routers-only", action="store_true", help="change the skew of an existing OUT.gguf")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--force", action="store_true", help="overwrite OUT.gguf")
@@ -356,6 +359,9 @@ def main() -> int:
         f"{args.out}: {size / 1e9:.2f} GB in {time.perf_counter() - began:.1f} s, {args.recipe}; skew {skew:.3f}: the "
         f"busiest {', '.join(f'{part:.0%}' for part in PARTS)} of the experts get {', '.join(shares)} of the routings"
     )
+    if args.count:
+        found = (f"{share:.0%}" for share in counted_shares(args.out, PARTS))
+        print(f"counted over random tokens: {', '.join(found)}")
     return 0
 
 

@@ -300,6 +300,14 @@ def test_a_skew_that_is_none_is_refused(make_synthetic: ModuleType, text: str) -
         make_synthetic.parse_skew(text, make_synthetic.SHAPES["35b"], 7)
 
 
+def test_the_share_that_was_asked_for_is_counted(make_synthetic: ModuleType, tmp_path: Path) -> None:
+    """On the whole network, not only by simulation: what the layers add blurs the preference a little."""
+    path, spec = tmp_path / "tiny.gguf", make_synthetic.SHAPES["tiny"]
+    for share in (0.8, 0.95):
+        make_synthetic.write(path, spec, "int4", [], make_synthetic.skew_for(spec, share, 0.5, 7), 7)
+        assert make_synthetic.counted_shares(path, [0.5])[0] == pytest.approx(share, abs=0.06)
+
+
 def test_routers_are_rewritten_in_place(make_synthetic: ModuleType, tmp_path: Path) -> None:
     path, spec = tmp_path / "tiny.gguf", make_synthetic.SHAPES["tiny"]
     make_synthetic.write(path, spec, "int4", [], 0.0, 7)
