@@ -185,6 +185,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
     for (int i = 0; i < 4; i++) r |= (both >> 8 * (s >> 4 * i & 7) & 255) << 8 * i;
     return (unsigned)r;
 }
+inline unsigned atomicAdd(unsigned* p, unsigned v) { unsigned old = *p; *p += v; return old; }
+inline void __threadfence() {}
+template <class T> T __ldcg(const T* p) { return *p; }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __float2int_rn(float v) { return (int)lrintf(v); }
 template <class To, class From> To emu_bits(From v) { To r; memcpy(&r, &v, 4); return r; }

@@ -48,7 +48,7 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
     segments = (A.Segment * A.SEGMENTS)()
     segments[0] = A.Segment(machine.place(data), MATRIX_TYPES[kind], rows, 0, 0)
     floats = kind in FLOATS
-    tiles = -(-rows // (FLOAT_TILE if floats else TILE))
+    tiles = -(-rows // (FLOAT_TILE[8] if floats else TILE))
     segments[1] = A.Segment(machine.place(other), 0, 5, tiles, rows)
     before = rng.normal(0, 1, (n, rows + 5)).astype(np.float32)
     out, run = machine.place(before), machine.place(np.frombuffer(bytes(A.Pass(n)), np.uint8))
@@ -61,7 +61,7 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
         machine.write(out, before)
         values = (("NT", width // 8), ("TYPES", types), ("WARPS", 8), ("STAGED", staged))
         shared = 8 * TILE * width * 4 + staged * staged_bytes(kind, k, TILE)
-        machine.run([Launch("dense", "dense", (tiles + 2, 1), 256, args, shared, values)])
+        machine.run([Launch("dense", "dense", (tiles + 3, 1), 256, args, shared, values)])
         machine.check()
         got = machine.read(out, np.float32, n, rows + 5)
         seen = means if kind in QUANTIZED else x

@@ -85,7 +85,7 @@ class GdnArgs(C.Structure):
     _fields_ = (
         ("layer", GdnLayer),
         ("out", Acts),
-        ("run", Address),
+        *((name, Address) for name in "mixed arrived run".split()),
         ("key_heads", Int),
         ("value_heads", Int),
         ("ld", Int),

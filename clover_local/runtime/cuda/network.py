@@ -74,6 +74,8 @@ class Workspace:
     x: int  # residual stream, float32 [rows, hidden]
     h: A.Acts  # normed rows [rows, hidden]
     mixed: A.Acts  # what the mixer hands to its output matrix
+    heads: int  # GDN: float32 [rows, value_size] before the norm
+    arrived: int  # GDN: uint32 [value heads], blocks of a head that are done
     projected: int  # attention: float32 [rows, q, gate, k, v]
     queries: int
     partial: int
@@ -145,6 +147,8 @@ def allocate(spec: Spec, machine: Machine, max_seen: int) -> Workspace:
         x=machine.alloc(rows * spec.hidden * 4),
         h=_acts(machine, rows, spec.hidden),
         mixed=_acts(machine, rows, max(inner, spec.value_size)),
+        heads=machine.alloc(rows * spec.value_size * 4),
+        arrived=machine.alloc(spec.value_heads * 4),
         projected=machine.alloc(rows * attention_width(spec) * 4),
         queries=machine.alloc(rows * inner * 2),
         partial=machine.alloc(queries * spec.head_dim * 4),

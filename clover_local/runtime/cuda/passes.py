@@ -24,10 +24,14 @@ from clover_local.runtime.cuda.network import (
 )
 
 WIDTHS = (8, 16, 32)
-TILE, FLOAT_TILE = 16, 4
-"""Output rows of a block of a quantized and of a float matrix."""
+TILE = 16
+"""Output rows of a block of a quantized matrix."""
+FLOAT_TILE = {4: 4, 8: 2}
+"""Output rows of a block of a float matrix, by its warps."""
 FLOATS = frozenset({"f32", "f16", "bf16"})
 NO_CORESET = 2.0
+GDN_PARTS = 4
+"""Blocks that share a value head."""
 STAGE_BLOCKS = 8  # that copy one expert
 DOWN_WARPS = (15, 11, 7, 3, 1)
 """Warps of moe_down beside the shared expert's: the most that shared memory lets have two tiles each."""
@@ -65,7 +69,7 @@ def preview(net: Network, width: int) -> list[Launch]:
 def commit(net: Network) -> list[Launch]:
     """Replay the first `Pass.replay` rows of the last causal pass into every GDN state."""
     heads, layers = net.spec.value_heads, len(net.gdn)
-    kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), 32)
+    kernel = _gdn_launch(net, "gdn_replay", (GDN_PARTS * heads, layers), _replay_args(net), 32)
     return [kernel, _ring(net)]
 
 
@@ -121,15 +125,16 @@ def _dense(
     add: bool = False,
 ) -> Launch:
     """Matrices (name, rows) behind one input, their outputs side by side in rows of ld values at `out`."""
+    quantized = sum(-(-rows // TILE) for name, rows in parts if net.places[name].type not in FLOATS)
+    warps = 8 if quantized < 2 * net.processors else 4
     segments, tile, column = (A.Segment * A.SEGMENTS)(), 0, 0
     for segment, (name, rows) in zip(segments, parts, strict=False):
         place = net.places[name]
         segment.data, segment.type, segment.rows = place.address, MATRIX_TYPES[place.type], rows
         segment.tile, segment.out = tile, column
-        tile += -(-rows // (FLOAT_TILE if place.type in FLOATS else TILE))
+        tile += -(-rows // (FLOAT_TILE[warps] if place.type in FLOATS else TILE))
         column += rows
     args = A.DenseArgs(segments, x, out, net.work.run, len(parts), k, ld, int(add))
-    warps = 8 if tile < 2 * net.processors else 4
     sums = warps * TILE * width * 4
     staged = max(staged_bytes(net.places[name].type, k, TILE) for name, _ in parts)
     fits = staged + sums <= net.shared_memory
@@ -156,6 +161,8 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
     args = A.GdnArgs(
         inputs,
         work.mixed,
+        work.heads,
+        work.arrived,
         work.run,
         spec.key_heads,
         spec.value_heads,
@@ -163,7 +170,7 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
         int(keep_state),
         spec.norm_eps,
     )
-    yield _gdn_launch(net, "gdn_preview" if preview else "gdn_causal", (spec.value_heads, 1), args, width)
+    yield _gdn_launch(net, "gdn_preview" if preview else "gdn_causal", (GDN_PARTS * spec.value_heads, 1), args, width)
     out = [(f"{prefix}ssm_out.weight", spec.hidden)]
     yield _dense(net, work.mixed, spec.value_size, out, work.x, spec.hidden, width, add=True)
 
@@ -171,7 +178,12 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
 def _gdn_launch(net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int) -> Launch:
     head = net.spec.gdn_head_dim
     shared = 4 * (3 * width * (head + 4) + 3 * A.MAX_ROWS + A.MAX_ROWS * (A.MAX_ROWS + 4))
-    return Launch("gdn", kernel, grid, 4 * head, args, shared, (("HEAD", head),))
+    threads = max(_whole_warps(2 * head + head // GDN_PARTS) + 32, 4 * head // GDN_PARTS)
+    return Launch("gdn", kernel, grid, threads, args, shared, (("HEAD", head), ("PARTS", GDN_PARTS)))
+
+
+def _whole_warps(threads: int) -> int:
+    return -(-threads // 32) * 32
 
 
 def _replay_args(net: Network) -> A.ReplayArgs:
@@ -181,7 +193,7 @@ def _replay_args(net: Network) -> A.ReplayArgs:
 
 def _ring(net: Network) -> Launch:
     grid = (-(-net.spec.channels // 256), len(net.gdn))
-    return Launch("gdn", "gdn_ring", grid, 256, _replay_args(net), 0, (("HEAD", net.spec.gdn_head_dim),))
+    return Launch("gdn", "gdn_ring", grid, 256, _replay_args(net), 0, (("HEAD", net.spec.gdn_head_dim), ("PARTS", GDN_PARTS)))
 
 
 def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
@@ -230,7 +242,7 @@ def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch
     )  # fmt: skip
     values = (("NT", width // 8), ("EXPERTS", spec.experts))
     chances = spec.experts * (width + 1) * 4
-    threads = max(32 * -(-(spec.experts + 1) // 32), 32 * width)
+    threads = max(_whole_warps(spec.experts + 1), 32 * width)
     yield Launch("moe", "moe_route", (1, 1), threads, route, chances, values)
     yield from _experts(net, layer, width)
 
@@ -250,15 +262,11 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
         number[gate], number[up], (C.c_int * 2)(number[down], number[shared]),
         spec.hidden, spec.expert_width, router_width(spec),
     )  # fmt: skip
-    sums, parts = 8 * TILE * width * 4, _parts(spec.hidden, gate, up)
-    slot = sum(staged_bytes(one, spec.hidden // parts, 2 * TILE) for one in (gate, up))
-    staged = slot * (3 if parts > 1 else 1)
-    fits = not {gate, up} & FLOATS and staged + sums <= net.shared_memory
-    parts = parts if fits else 1
+    shape = _gate_up_shape(net, width, gate, up)
     entries = min(spec.experts, width * spec.experts_used) + 1
-    grid = min(entries * spec.expert_width // 32, (3 if width == 8 else 2) * net.processors)
-    values = (*_tiles(width, number[gate], number[up]), ("STAGED", int(fits)), ("PARTS", parts))
-    yield Launch("moe", "moe_gate_up", (grid, 1), 256, args, sums + fits * staged, values)
+    grid = min(entries * spec.expert_width // 32, 2 * net.processors)
+    values = (*_tiles(width, number[gate], number[up]), *shape.values)
+    yield Launch("moe", "moe_gate_up", (grid, 1), 256, args, shape.size, values)
     warps, size = _down_warps(net, width, down, shared)
     values = (*_tiles(width, number[down], number[shared]), ("STAGED", int(warps > 0)))
     warps = warps or DOWN_WARPS[0]
@@ -266,6 +274,29 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
     yield Launch(
         "moe", "moe_down", (tiles, 1), 32 * (warps + 1), args, size, (*values, ("DOWN_WARPS", warps))
     )
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Definitions and shared memory of a kernel."""
+
+    values: tuple[tuple[str, int], ...]
+    size: int
+
+
+def _gate_up_shape(net: Network, width: int, gate: str, up: str) -> _Shape:
+    """How weights and activations pass through shared memory: as much as leaves room for two blocks, if it can be."""
+    hidden, parts = net.spec.hidden, _parts(net.spec.hidden, gate, up)
+    slot = sum(staged_bytes(one, hidden // parts, 2 * TILE) for one in (gate, up))
+    sums, acts = 8 * TILE * width * 4, width * hidden * 5 // 4
+    shapes = [(slots, staged_x) for slots in sorted({parts, min(parts, 3)}, reverse=True) for staged_x in (1, 0)]
+    size = lambda slots, staged_x: slots * slot + sums + staged_x * acts  # noqa: E731
+    fitting = [shape for shape in shapes if size(*shape) <= net.shared_memory]
+    if not fitting or {gate, up} & FLOATS:
+        return _Shape((("STAGED", 0),), sums)
+    best = next((shape for shape in fitting if size(*shape) <= net.shared_memory // 2 - 1024), fitting[-1])
+    values = (("STAGED", 1), ("PARTS", parts), ("SLOTS", best[0]), ("STAGED_X", best[1]))
+    return _Shape(values, size(*best))
 
 
 def _parts(k: int, *kinds: str) -> int:

@@ -122,13 +122,10 @@ template <int width = 32> __device__ __forceinline__ float lanes_max(float v) {
     return v;
 }
 
-// Sums of four values over all lanes at once; a lane ends up with the sum of v[lane / 8].
-__device__ __forceinline__ float lanes_sum4(const float (&v)[4]) {
-    bool upper = lane_id() & 16, odd = lane_id() & 8;
-    float a = (upper ? v[2] : v[0]) + __shfl_xor_sync(FULL, upper ? v[0] : v[2], 16);
-    float b = (upper ? v[3] : v[1]) + __shfl_xor_sync(FULL, upper ? v[1] : v[3], 16);
-    float c = (odd ? b : a) + __shfl_xor_sync(FULL, odd ? a : b, 8);
-    return lanes_sum<8>(c);
+// Sums of two values over all lanes at once; a lane ends up with the sum of v[lane / 16].
+__device__ __forceinline__ float lanes_sum2(const float (&v)[2]) {
+    bool upper = lane_id() & 16;
+    return lanes_sum<16>((upper ? v[1] : v[0]) + __shfl_xor_sync(FULL, upper ? v[0] : v[1], 16));
 }
 
 // Sum over the whole block; `scratch` holds one float per warp. Every thread gets the result.

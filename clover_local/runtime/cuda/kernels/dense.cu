@@ -1,5 +1,5 @@
 // Matrices that every row meets: up to five behind one input, each of its own type. A block computes 16 rows of a
-// quantized matrix on tensor cores, or 4 rows of a float matrix in f32; its warps share the inputs.
+// quantized matrix on tensor cores, or a few rows of a float matrix in f32; its warps share the inputs.
 #define NEIGHBOURS 1  // column c is row c
 #include "tile.cuh"
 
@@ -7,8 +7,9 @@
 #define WARPS 4
 #endif
 constexpr int THREADS = 32 * WARPS;
-constexpr int FLOAT_ROWS = 4;
-constexpr int LOADS = 512 / THREADS;      // of four values per row and thread, held while the kernel ahead finishes
+constexpr int FLOAT_ROWS = WARPS > 4 ? 2 : 4;
+constexpr int HELD = 2;               // rows of which a thread holds its share, from before the kernel ahead has ended
+constexpr int LOADS = 512 / THREADS;  // of four values per row and thread
 constexpr int OUTPUTS = 16 * COLUMNS / THREADS > 0 ? 16 * COLUMNS / THREADS : 1;  // of a thread in a tile
 constexpr int CHUNK = 4 * THREADS * LOADS;
 
@@ -65,34 +66,42 @@ __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment
     }
 }
 
-template <int TYPE> __device__ __forceinline__ void float_tile(const DenseArgs& a, const Segment& m, int row0, float* partial) {
-    int n = a.pass->n, bytes = row_size(TYPE, a.k);
-    for (int base = 0; base < a.k; base += CHUNK) {
-        float4 w[FLOAT_ROWS][LOADS];
+// Adds the products of two rows of a float matrix, over one chunk of the inputs, to the warp's sums [COLUMNS][FLOAT_ROWS].
+template <int TYPE>
+__device__ __forceinline__ void float_rows(const DenseArgs& a, const Segment& m, int row0, int base, float* sums, bool wait) {
+    int n = a.pass->n, bytes = row_bytes(TYPE, a.k);
+    float4 w[HELD][LOADS];
 #pragma unroll
-        for (int i = 0; i < LOADS; i++)
+    for (int i = 0; i < LOADS; i++)
 #pragma unroll
-            for (int r = 0; r < FLOAT_ROWS; r++) {
-                int at = base + 4 * (threadIdx.x + THREADS * i);
-                w[r][i] = make_float4(0, 0, 0, 0);
-                if (at < a.k) w[r][i] = load_floats<TYPE>(m.data + (size_t)min(row0 + r, m.rows - 1) * bytes, at);
-            }
-        if (base == 0) wait_for_previous();
-#pragma unroll 2
-        for (int c = 0; c < n; c++) {
-            float v[FLOAT_ROWS] = {};
-#pragma unroll
-            for (int i = 0; i < LOADS; i++) {
-                int at = base + 4 * (threadIdx.x + THREADS * i);
-                float4 x = make_float4(0, 0, 0, 0);
-                if (at < a.k) x = *(const float4*)(a.x.f + (size_t)c * a.k + at);
-#pragma unroll
-                for (int r = 0; r < FLOAT_ROWS; r++) v[r] += w[r][i].x * x.x + w[r][i].y * x.y + w[r][i].z * x.z + w[r][i].w * x.w;
-            }
-            float sum = lanes_sum4(v), *p = partial + (warp_id() * COLUMNS + c) * FLOAT_ROWS + lane_id() / 8;
-            if (lane_id() % 8 == 0) *p = base ? *p + sum : sum;
+        for (int r = 0; r < HELD; r++) {
+            int at = base + 4 * (threadIdx.x + THREADS * i);
+            w[r][i] = make_float4(0, 0, 0, 0);
+            if (at < a.k) w[r][i] = load_floats<TYPE>(m.data + (size_t)min(row0 + r, m.rows - 1) * bytes, at);
         }
+    if (wait) wait_for_previous();
+#pragma unroll LOADS > 2 ? 2 : 4
+    for (int c = 0; c < n; c++) {
+        float v[HELD] = {};
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            int at = base + 4 * (threadIdx.x + THREADS * i);
+            float4 x = make_float4(0, 0, 0, 0);
+            if (at < a.k) x = *(const float4*)(a.x.f + (size_t)c * a.k + at);
+#pragma unroll
+            for (int r = 0; r < HELD; r++) v[r] += w[r][i].x * x.x + w[r][i].y * x.y + w[r][i].z * x.z + w[r][i].w * x.w;
+        }
+        float sum = lanes_sum2(v), *p = sums + c * FLOAT_ROWS + lane_id() / 16;
+        if (lane_id() % 16 == 0) *p = base ? *p + sum : sum;
     }
+}
+
+template <int TYPE> __device__ __forceinline__ void float_tile(const DenseArgs& a, const Segment& m, int row0, float* partial) {
+    int n = a.pass->n;
+    for (int base = 0; base < a.k; base += CHUNK)
+#pragma unroll
+        for (int r = 0; r < FLOAT_ROWS; r += HELD)
+            float_rows<TYPE>(a, m, row0 + r, base, partial + warp_id() * COLUMNS * FLOAT_ROWS + r, base + r == 0);
     __syncthreads();
     for (int i = threadIdx.x; i < FLOAT_ROWS * n; i += THREADS) {
         int r = i % FLOAT_ROWS, c = i / FLOAT_ROWS;

@@ -1,16 +1,23 @@
 // Gated DeltaNet after its projections: convolution, SiLU, L2 norm, gates, then either the recurrence over the rows
-// (causal), or the softmax over the block with its history slot (preview), then the gated norm. One block a value head.
+// (causal), or the softmax over the block with its history slot (preview), then the gated norm. Some blocks share a value
+// head, each with some of the rows of its state; the last to finish does the norm.
 #include "common.cuh"
 
 #ifndef HEAD
 #define HEAD 128  // size of a key and of a value head
 #endif
+#ifndef PARTS
+#define PARTS 4  // blocks of a value head
+#endif
+constexpr int VALUES = HEAD / PARTS; // rows of S of a block
 constexpr int SHARE = HEAD / 8;      // columns of S of one thread, in each of two rows that lie over 8 lanes
-constexpr int THREADS = 4 * HEAD;
+constexpr int WORKERS = 4 * VALUES;  // threads that hold them
+constexpr int NEEDED = (2 * HEAD + VALUES + 31) / 32 * 32 + 32;  // a channel a thread, and a warp for the gates
+constexpr int THREADS = NEEDED > WORKERS ? NEEDED : WORKERS;
 constexpr int STRIDE = HEAD + 4;     // of rows in shared memory: 16-byte reads of neighbouring rows meet no bank twice
 constexpr int BLOCK_STRIDE = MAX_ROWS + 4;
 constexpr int WARPS = THREADS / 32;
-constexpr int WARP_ROWS = MAX_ROWS / WARPS;  // rows whose output one warp finishes
+constexpr int WARP_ROWS = (MAX_ROWS + WARPS - 1) / WARPS;  // rows whose output one warp finishes
 
 struct GdnLayer {
     float* y;               // [rows, ld]: q, k, v channels | z | alpha | beta
@@ -29,6 +36,8 @@ struct GdnLayer {
 struct GdnArgs {
     GdnLayer layer;
     Acts out;               // [rows, value heads * HEAD]
+    float* mixed;           // [rows, value heads * HEAD], before the norm
+    u32* arrived;           // [value heads]: blocks that are done; 0 again after the last
     const Pass* pass;
     int key_heads, value_heads, ld;
     int keep_state;         // causal: 1 writes the state after the last row
@@ -95,15 +104,17 @@ __device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int 
     }
 }
 
-// Fills q, k (unit length), v, the decay, beta and kq of value head h for n rows.
-__device__ __forceinline__ void prepare(const Shared& s, const GdnLayer& layer, int h, int n, int key_heads, int value_heads,
-                                        int ld, const float* right) {
-    int key = h % key_heads, keys = key_heads * HEAD, channels = 2 * keys + value_heads * HEAD, t = (int)threadIdx.x - 3 * HEAD;
-    if (t < 0) {
-        int part = threadIdx.x / HEAD, c = threadIdx.x % HEAD;
-        float* out = (part == 0 ? s.q : part == 1 ? s.k : s.v) + c;
-        convolve(out, layer, part == 2 ? 2 * keys + h * HEAD + c : part * keys + key * HEAD + c, n, ld, right);
-    } else if (t < n) {
+// Fills q, k (unit length), the block's part of v, the decay, beta and kq of value head h for n rows.
+__device__ __forceinline__ void prepare(const Shared& s, const GdnLayer& layer, int h, int part, int n, int key_heads,
+                                        int value_heads, int ld, const float* right) {
+    int key = h % key_heads, keys = key_heads * HEAD, channels = 2 * keys + value_heads * HEAD, t = (int)threadIdx.x - (NEEDED - 32);
+    if (threadIdx.x < 2 * HEAD) {
+        int c = threadIdx.x % HEAD, which = threadIdx.x / HEAD;
+        convolve((which ? s.k : s.q) + c, layer, which * keys + key * HEAD + c, n, ld, right);
+    } else if (threadIdx.x < 2 * HEAD + VALUES) {
+        int c = threadIdx.x - 2 * HEAD;
+        convolve(s.v + c, layer, 2 * keys + h * HEAD + part * VALUES + c, n, ld, right);
+    } else if (t >= 0 && t < n) {
         const float* gates = layer.y + (size_t)t * ld + channels + value_heads * HEAD;
         s.decay[t] = expf(layer.decay[h] * softplus(gates[h] + layer.dt_bias[h]));
         s.beta[t] = sigmoid(gates[value_heads + h]);
@@ -202,52 +213,62 @@ template <bool OUTPUT> __device__ __forceinline__ void recurrence(State& state, 
     }
 }
 
-// The gates z of the rows that a warp finishes, on their way while it works.
-__device__ __forceinline__ void load_gates(float (&z)[WARP_ROWS][HEAD / 32], const GdnArgs& a, int h, int n) {
-    int z_at = (2 * a.key_heads + a.value_heads) * HEAD + h * HEAD;
-#pragma unroll
-    for (int i = 0; i < WARP_ROWS; i++)
-#pragma unroll
-        for (int c = 0; c < HEAD / 32; c++) {
-            int r = warp_id() + WARPS * i;
-            z[i][c] = r < n ? a.layer.y[(size_t)r * a.ld + z_at + 32 * c + lane_id()] : 0.0f;
-        }
-}
-
-// RMSNorm(o) * w * silu(z), quantized for the output projection. o lies in shared memory, [n][STRIDE].
-__device__ __forceinline__ void gated_norm(const GdnArgs& a, const float* o, const float (&z)[WARP_ROWS][HEAD / 32], int h, int n) {
-    int values = a.value_heads * HEAD;
+// RMSNorm(o) * w * silu(z) of a whole head, quantized for the output projection.
+__device__ __forceinline__ void gated_norm(const GdnArgs& a, int h, int n) {
+    int values = a.value_heads * HEAD, z_at = 2 * a.key_heads * HEAD + values + h * HEAD;
 #pragma unroll
     for (int i = 0; i < WARP_ROWS; i++) {
         int r = warp_id() + WARPS * i;
         if (r >= n) break;
-        const float* row = o + r * STRIDE;
-        float sum = 0;
-        for (int c = lane_id(); c < HEAD; c += 32) sum += row[c] * row[c];
+        float o[HEAD / 32], z[HEAD / 32], sum = 0;
+#pragma unroll
+        for (int c = 0; c < HEAD / 32; c++) {
+            o[c] = __ldcg(a.mixed + (size_t)r * values + h * HEAD + 32 * c + lane_id());
+            z[c] = a.layer.y[(size_t)r * a.ld + z_at + 32 * c + lane_id()];
+            sum += o[c] * o[c];
+        }
         float scale = rsqrtf(lanes_sum(sum) / HEAD + a.eps);
 #pragma unroll
         for (int c = 0; c < HEAD / 32; c++) {
             int at = 32 * c + lane_id();
-            store_acts1(a.out, r, values, h * HEAD + at, row[at] * scale * a.layer.norm[at] * silu(z[i][c]));
+            store_acts1(a.out, r, values, h * HEAD + at, o[c] * scale * a.layer.norm[at] * silu(z[c]));
         }
     }
 }
 
+// Hands the block's part of the output [n][STRIDE] over; the last block of a head finishes it.
+__device__ __forceinline__ void finish(const GdnArgs& a, const float* o, int h, int part, int n) {
+    __shared__ int last;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n * VALUES; i += THREADS)
+        a.mixed[(size_t)(i / VALUES) * a.value_heads * HEAD + h * HEAD + part * VALUES + i % VALUES] = o[i / VALUES * STRIDE + i % VALUES];
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(a.arrived + h, 1u) == PARTS - 1;
+        if (last) a.arrived[h] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    gated_norm(a, h, n);
+}
+
+// Grid: value heads x PARTS.
 KERNEL(gdn_causal, THREADS, GdnArgs) {
     DYNAMIC_SHARED(float, memory);
-    int h = blockIdx.x, n = a.pass->n;
+    int h = blockIdx.x / PARTS, part = blockIdx.x % PARTS, n = a.pass->n;
     Shared s = carve(memory, n);
     State state;
-    float z[WARP_ROWS][HEAD / 32];
-    float* base = a.layer.state + (size_t)h * HEAD * HEAD;
-    load_state(state, base);  // written by earlier passes only
+    float* base = a.layer.state + (size_t)(h * HEAD + part * VALUES) * HEAD;
+    if (threadIdx.x < WORKERS) load_state(state, base);  // written by earlier passes only
     wait_for_previous();
-    load_gates(z, a, h, n);
-    prepare(s, a.layer, h, n, a.key_heads, a.value_heads, a.ld, nullptr);
-    recurrence<true>(state, s, n);
-    if (a.keep_state) store_state(base, state);
-    __syncthreads();
-    gated_norm(a, s.v, z, h, n);
+    prepare(s, a.layer, h, part, n, a.key_heads, a.value_heads, a.ld, nullptr);
+    if (threadIdx.x < WORKERS) {
+        recurrence<true>(state, s, n);
+        if (a.keep_state) store_state(base, state);
+    }
+    finish(a, s.v, h, part, n);
 }
 
 // Softmax over the block's slots and the history slot for every row, into s.p; the history weight lands in s.beta.
@@ -281,18 +302,11 @@ __device__ __forceinline__ void block_weights(const Shared& s, const GdnLayer& l
     __syncthreads();
 }
 
-KERNEL(gdn_preview, THREADS, GdnArgs) {
-    DYNAMIC_SHARED(float, memory);
+// Rows t of the block: past of the state and softmax over the block's values, into s.k, whose keys have done their work.
+__device__ __forceinline__ void preview_rows(const State& state, const Shared& s, int n) {
     constexpr int SLOTS = MAX_ROWS / 8;  // of a lane
-    int h = blockIdx.x, n = a.pass->n, row = threadIdx.x / 8 * 2, lane = threadIdx.x % 8;
-    Shared s = carve(memory, n);
-    State state;
-    float z[WARP_ROWS][HEAD / 32], v[2][SLOTS];
-    load_state(state, a.layer.state + (size_t)h * HEAD * HEAD);
-    wait_for_previous();
-    load_gates(z, a, h, n);
-    prepare(s, a.layer, h, n, a.key_heads, a.value_heads, a.ld, a.layer.right);
-    block_weights(s, a.layer, h, n);
+    int row = threadIdx.x / 8 * 2, lane = threadIdx.x % 8;
+    float v[2][SLOTS];
 #pragma unroll
     for (int j = 0; j < SLOTS; j++) {
         int slot = SLOTS * lane + j;
@@ -307,24 +321,36 @@ KERNEL(gdn_preview, THREADS, GdnArgs) {
 #pragma unroll
         for (int i = 0; i < 2; i++) sum[i] = past * dot_share(state, i, q) + p.x * v[i][0] + p.y * v[i][1] + p.z * v[i][2] + p.w * v[i][3];
         float o = rows_sum(sum[0], sum[1]);
-        if (lane % 4 == 0) s.k[t * STRIDE + row + lane / 4] = o;  // the keys have done their work
+        if (lane % 4 == 0) s.k[t * STRIDE + row + lane / 4] = o;
     }
-    __syncthreads();
-    gated_norm(a, s.k, z, h, n);
 }
 
-// Commit: replays the first rows of a verify pass into every layer's state. Grid: value heads x layers.
+KERNEL(gdn_preview, THREADS, GdnArgs) {
+    DYNAMIC_SHARED(float, memory);
+    int h = blockIdx.x / PARTS, part = blockIdx.x % PARTS, n = a.pass->n;
+    Shared s = carve(memory, n);
+    State state;
+    if (threadIdx.x < WORKERS) load_state(state, a.layer.state + (size_t)(h * HEAD + part * VALUES) * HEAD);
+    wait_for_previous();
+    prepare(s, a.layer, h, part, n, a.key_heads, a.value_heads, a.ld, a.layer.right);
+    block_weights(s, a.layer, h, n);
+    if (threadIdx.x < WORKERS) preview_rows(state, s, n);
+    finish(a, s.k, h, part, n);
+}
+
+// Commit: replays the first rows of a verify pass into every layer's state. Grid: value heads x PARTS, layers.
 KERNEL(gdn_replay, THREADS, ReplayArgs) {
     DYNAMIC_SHARED(float, memory);
     wait_for_previous();
-    int h = blockIdx.x, n = a.pass->replay;
+    int h = blockIdx.x / PARTS, part = blockIdx.x % PARTS, n = a.pass->replay;
     if (n == 0) return;
     GdnLayer layer = a.layers[blockIdx.y];
     Shared s = carve(memory, n);
     State state;
-    float* base = layer.state + (size_t)h * HEAD * HEAD;
-    load_state(state, base);
-    prepare(s, layer, h, n, a.key_heads, a.value_heads, a.ld, nullptr);
+    float* base = layer.state + (size_t)(h * HEAD + part * VALUES) * HEAD;
+    if (threadIdx.x < WORKERS) load_state(state, base);
+    prepare(s, layer, h, part, n, a.key_heads, a.value_heads, a.ld, nullptr);
+    if (threadIdx.x >= WORKERS) return;
     recurrence<false>(state, s, n);
     store_state(base, state);
 }

@@ -204,8 +204,11 @@ __device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int
 // Weights pass through shared memory in parts of all inputs, the next ones on their way while one is multiplied.
 #ifndef PARTS
 #define PARTS 1
+#define SLOTS 1
 #endif
-constexpr int SLOTS = PARTS > 1 ? 3 : 1;
+#ifndef STAGED_X
+#define STAGED_X 0  // 1: so do the activations, all of them and once
+#endif
 
 // One item of moe_gate_up: 32 channels of one entry.
 struct Item {
@@ -253,14 +256,22 @@ __device__ __forceinline__ void finish_routed(const ExpertArgs& a, const Item& i
 }
 
 // act = silu(gate x) * (up x) for 32 channels of one expert at a time, quantized. A persistent grid.
-RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
-    DYNAMIC_SHARED(u8, memory);  // the slots, each with 32 rows of the gate and of the up matrix, then the sums of every warp
+RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
+    DYNAMIC_SHARED(u8, memory);  // slots, each with 32 rows of the gate and of the up matrix; the sums of every warp; activations
     wait_for_previous();
     const Route& route = *a.route;
     int tiles = a.width / 32, items = (route.count - 1) * tiles, warp = warp_id(), up = warp >> 1 & 1, half = warp & 1;
     Staging s = {memory, {row_size(a.gate_type, a.hidden), row_size(a.up_type, a.hidden)}, {0, 0}};
     s.part[0] = s.bytes[0] / PARTS, s.part[1] = s.bytes[1] / PARTS;
     float *partial = (float*)(STAGED ? s.rows(SLOTS, 0) : memory), acc[NT][4];
+    Acts x = a.x;
+    if (STAGED_X) {
+        u8* to = (u8*)(partial + 8 * 16 * COLUMNS);
+        int values = (a.pass->n + 7) / 8 * 8 * a.hidden, scales = values / 32 * 8;
+        x.q = (i8*)to, x.s = (float2*)(to + COLUMNS * a.hidden);
+        for (int i = 16 * threadIdx.x; i < values; i += 16 * 256) copy_async(x.q + i, a.x.q + i);
+        for (int i = 16 * threadIdx.x; i < scales; i += 16 * 256) copy_async((u8*)x.s + i, (const u8*)a.x.s + i);
+    }
     if (STAGED)
         for (int i = 0; i < SLOTS; i++) fetch_part(route, s, i, items, tiles);
     for (int tile = gridDim.x - 1 - blockIdx.x; tile < tiles; tile += gridDim.x) finish_shared(a, tile, route.first[route.count - 1]);
@@ -279,7 +290,7 @@ RESIDENT_KERNEL(moe_gate_up, 256, NT == 1 ? 3 : 2, ExpertArgs) {
             __syncthreads();
             int stride = staged_stride(s.part[up]), first = part * steps + warp / 4 * steps / 2, g = lane_id() >> 2;
             const u8* rows = s.rows(number % SLOTS, up) + (16 * half + g) * stride - part * s.part[up];
-            multiply_rows(acc, type, rows, rows + 8 * stride, a.hidden, first, part * steps + (warp / 4 + 1) * steps / 2, a.x, columns);
+            multiply_rows(acc, type, rows, rows + 8 * stride, a.hidden, first, part * steps + (warp / 4 + 1) * steps / 2, x, columns);
         } else {
             const u8* matrix = up ? route.up[item.entry] : route.gate[item.entry];
             multiply(acc, type, matrix, a.width, 32 * item.tile + 16 * half, a.hidden, warp / 4, 2, a.x, columns);
