@@ -256,6 +256,24 @@ def parse_skew(text: str, spec: Spec, seed: int) -> float:
     return skew_for(spec, *values, seed) if colon else values[0]
 
 
+def counted_shares(path: Path, parts: Sequence[float], passes: int = 24) -> list[float]:
+    """Shares of the routings that go to the busiest experts, counted over random tokens; for small shapes.
+
+    Which are the busiest is found in every other pass, their share in the rest.
+    """
+    from clover_local.runtime.engine import Engine
+
+    with Engine.open(path, n_ctx=64, device="cpu") as engine:
+        spec, rng = engine.spec, np.random.default_rng(0)
+        counts = np.zeros((2, spec.layers, spec.experts))
+        for index in range(passes):
+            used = engine.routing(rng.integers(0, spec.vocab - 1, 32).tolist())
+            for layer in range(spec.layers):
+                counts[index % 2, layer] += np.bincount(used[layer].reshape(-1), minlength=spec.experts)
+    seen = np.take_along_axis(counts[1], np.argsort(-counts[0], axis=1), axis=1)
+    return [float(seen[:, : max(round(spec.experts * part), 1)].sum() / seen.sum()) for part in parts]
+
+
 def layout(
     spec: Spec, recipe_name: str, overrides: list[str], rng: np.random.Generator
 ) -> tuple[Header, list[Slot]]:
