@@ -10,9 +10,13 @@ placement learns from random tokens, and other random tokens are timed.
 
 import argparse
 import gc
+import shutil
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -36,6 +40,26 @@ PROMPT, ANSWER = 40, 24
 VERIFIED = (2, 4, 8, 16)
 KEPT = 0.873  # chance of a drafted row, given those before it: the profile math of docs/performance.md
 LEARN = 40  # passes of 32 random tokens
+
+
+class Peak(threading.Thread):
+    """The most video memory in use, in MiB, as nvidia-smi counts it, while the block runs."""
+
+    def __enter__(self) -> "Peak":
+        self.most, self._over = 0, threading.Event()
+        self.start()
+        return self
+
+    def run(self) -> None:
+        while not self._over.wait(0.2):
+            command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+            told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+            self.most = max(self.most, *(int(one) for one in told))
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+        print(f"# nvidia-smi's peak: {self.most:,} MiB", flush=True)
 
 
 def cost(run: Callable[[], object]) -> float:
@@ -225,7 +249,8 @@ def main() -> int:
             print(f"# after the swaps: same tokens: {got[0] == want[0]}")
     if args.stock:
         device = choose_device(args.device)
-        found = stock(args.model, fitting.budget(device, parse_size(args.vram)), args.ctx_size, 5)
+        with Peak() if shutil.which("nvidia-smi") else nullcontext():
+            found = stock(args.model, fitting.budget(device, parse_size(args.vram)), args.ctx_size, 5)
         print(line("stock", None, found), flush=True)
     return 0
 
