@@ -142,10 +142,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure the shipped demo model.")
     parser.add_argument("-m", "--model", default="demo")
     parser.add_argument("-n", type=int, default=40, help="questions of every category")
+    parser.add_argument("--threads", type=int, default=1, help="more wait for each other on a busy machine")
     args = parser.parse_args()
     tallies: dict[tuple[str, str], Tally] = {}
     different = 0
-    with load(args.model, device="cpu") as model:
+    with load(args.model, device="cpu", threads=args.threads) as model:
         for q in chosen(args.n):
             texts = {}
             for run, settings in RUNS.items():
@@ -153,7 +154,7 @@ def main() -> int:
                 texts[run] = text
                 tallies.setdefault((q.group, run), Tally()).add(is_right(q, text), stats)
             different += texts["plain"] != texts["exact"]
-        slots = joint_slots(model, joints(args.n))
+        slots = joint_slots(model, joints(4 * args.n))
     print(report(tallies, different, slots))
     return 0
 
