@@ -225,7 +225,11 @@ class Engine:
     def memory(self) -> dict[str, int]:
         """Bytes by class: weights, state (KV, GDN, scratch) and the graphs built so far."""
         model = self._model
-        weights = model.weights.buffer.size if model.weights.buffer else 0
+        weights = sum(
+            one.size
+            for one in (model.weights.buffer, model.weights.slots and model.weights.slots.buffer)
+            if one is not None
+        )
         return {
             "weights": weights,
             "state": model.state.buffer.size,
