@@ -225,11 +225,9 @@ class Engine:
     def memory(self) -> dict[str, int]:
         """Bytes by class: weights, state (KV, GDN, scratch) and the graphs built so far."""
         model = self._model
-        weights = sum(
-            one.size
-            for one in (model.weights.buffer, model.weights.slots and model.weights.slots.buffer)
-            if one is not None
-        )
+        slots = model.weights.slots
+        buffers = (model.weights.buffer, slots.buffer if slots is not None else None)
+        weights = sum(one.size for one in buffers if one is not None)
         return {
             "weights": weights,
             "state": model.state.buffer.size,
