@@ -198,6 +198,11 @@ inline unsigned __float_as_uint(float v) { return emu_bits<unsigned>(v); }
 
 inline void wait_for_previous() {}
 inline void prefetch(const void* p) { volatile char c = *(const char*)p; (void)c; }
+inline void warm(const void* p) {
+    if ((size_t)p & 15) { fprintf(stderr, "emulator: a read is not aligned\n"); abort(); }
+    volatile char c = *(const char*)p, d = ((const char*)p)[15];
+    (void)c, (void)d;
+}
 inline void copy_async(void* shared, const void* global) {
     if (((size_t)shared | (size_t)global) & 15) { fprintf(stderr, "emulator: a copy is not aligned\n"); abort(); }
     memcpy(shared, global, 16);

@@ -50,9 +50,9 @@ def difference(machine: Store, kind: str, data: np.ndarray, k: int, n: int) -> f
     segments = (A.Segment * A.SEGMENTS)()
     segments[0] = A.Segment(machine.place(data), MATRIX_TYPES[kind], rows, 0, 0)
     out, run = machine.alloc(n * rows * 4), machine.place(np.frombuffer(bytes(A.Pass(n)), np.uint8))
-    args = A.DenseArgs(segments, acts, out, run, 1, k, rows, 0)
+    args = A.DenseArgs(segments, acts, out, run, 1, rows, 0)
     width = 8 if n <= 8 else 16 if n <= 16 else 32
-    values = (("NT", width // 8), ("TYPES", 1 << MATRIX_TYPES[kind]), ("WARPS", 8))
+    values = (("NT", width // 8), ("TYPES", 1 << MATRIX_TYPES[kind]), ("INPUTS", k), ("WARPS", 8))
     shared = 8 * TILE * width * 4 + staged_bytes(kind, k, TILE)
     machine.run([Launch("dense", "dense", (-(-rows // TILE), 1), 256, args, shared, values)])
     want = q.astype(np.float64) @ weights.T

@@ -55,11 +55,11 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
     acts = A.Acts(
         machine.place(tiled(q.reshape(n, -1, 32))), machine.place(tiled(s)), machine.place(x)
     )
-    args = A.DenseArgs(segments, acts, out, run, 2, k, rows + 5, 1)
+    args = A.DenseArgs(segments, acts, out, run, 2, rows + 5, 1)
     types = 1 << MATRIX_TYPES[kind] | 1
     for staged in (0, 1):
         machine.write(out, before)
-        values = (("NT", width // 8), ("TYPES", types), ("WARPS", 8), ("STAGED", staged))
+        values = (("NT", width // 8), ("TYPES", types), ("INPUTS", k), ("WARPS", 8), ("STAGED", staged))
         shared = 8 * TILE * width * 4 + staged * staged_bytes(kind, k, TILE)
         machine.run([Launch("dense", "dense", (tiles + 3, 1), 256, args, shared, values)])
         machine.check()

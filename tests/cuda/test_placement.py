@@ -11,8 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clover_local.errors import LockedMemoryError
+from clover_local.ggml.backend import GPU, Backend, Buffer, Context, PinnedBuffer, choose_device
+from clover_local.model import weights as weights_module
 from clover_local.model.passes import Kind
 from clover_local.model.slots import Slots, memory_of
+from clover_local.runtime import engine as engine_module
+from clover_local.runtime import selfcheck
 from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda import runner
 from clover_local.runtime.engine import Engine
@@ -20,9 +25,10 @@ from clover_local.runtime.kernels import Kernels
 from clover_local.runtime.placement import Placement
 from clover_local.runtime.response import Response
 from clover_local.runtime.staging import Staging
-from clover_local.runtime.usage import Usage
+from clover_local.runtime.usage import Usage, model_id
 
 from .emulation import EmulatedDevice, library
+from .test_attach import Driver, install
 
 WORDS = (5, 17, 900, 33, 2)
 
@@ -145,3 +151,85 @@ def test_long_prompts_compute_over_experts_that_are_brought_together(engine: Eng
     assert brought == [*range(spec.layers)] * 2
     own.close()
     slots.free()
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose CPU plays the NVIDIA card: its own memory, reached by ggml and by the emulated kernels."""
+    library("rows", ())
+    cpu = choose_device("cpu")
+    stand_in = replace(cpu, name="CUDA0", kind=GPU, free=1 << 40, total=1 << 40)
+    monkeypatch.setattr(engine_module, "choose_device", lambda name=None: cpu if name == "cpu" else stand_in)
+    monkeypatch.setattr(weights_module, "PinnedBuffer", Buffer)
+    install(monkeypatch, Driver())
+    monkeypatch.setattr(runner, "Device", EmulatedDevice)
+    monkeypatch.setattr(selfcheck, "check", lambda *_: selfcheck.Outcome(1))
+
+
+def written(engine: Engine) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """A long prompt, a few steps, a verify and its commit."""
+    words = np.random.default_rng(4).integers(5, 900, 180).tolist()
+    engine.begin_response()
+    rows = engine.prefill(words)
+    assert rows is not None
+    tokens = [int(rows.ids[-1])]
+    for _ in range(3):
+        tokens.append(int(engine.step(tokens[-1]).ids[0]))
+    judged = engine.verify(words[:5]).logits()
+    engine.commit(3)
+    return tokens, judged, engine.verify(words[:2]).logits()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("card")
+def test_a_model_larger_than_the_card_is_opened_used_and_closed(tiny_f32: Path) -> None:
+    """From `Engine.open` on: what is loaded where, a prompt that is staged, swaps, what is learned and kept."""
+    found = {}
+    seen: list[tuple[int, int]] = []
+    for slots in (4, 8):
+        with Engine.open(
+            tiny_f32, n_ctx=256, threads=1, slots=slots, progress=lambda *at: seen.append(at)
+        ) as engine:
+            spec = engine.spec
+            assert engine.note is None and engine.placement is not None
+            assert (engine.placement.resident.sum(1) == min(slots, spec.experts)).all()
+            found[slots] = written(engine)
+            before = engine.placement.resident
+            engine.adapt(None)
+            assert (engine.placement.resident != before).any() == (slots < spec.experts)
+            engine.reset()
+            again = written(engine)
+            assert again[0] == found[slots][0]
+            assert all((a == b).all() for a, b in zip(again[1:], found[slots][1:], strict=True))
+        assert seen[-1][0] == seen[-1][1] > 0
+    assert found[4][0] == found[8][0]
+    assert all((a == b).all() for a, b in zip(found[4][1:], found[8][1:], strict=True))
+    with Engine.open(
+        tiny_f32, n_ctx=256, threads=1, slots=4
+    ) as engine:  # what was learned decides at the next start
+        assert engine.placement is not None and engine.placement.share is not None
+        counts = Usage.load(model_id(engine.file, engine.spec), engine.spec).counts
+        best = np.sort(counts, axis=1)[:, ::-1][:, :4].sum() / counts.sum()
+        assert engine.placement.share == pytest.approx(best)
+
+
+@pytest.mark.usefixtures("card")
+def test_kernels_that_fail_leave_the_experts_to_the_cpu(
+    tiny_f32: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = selfcheck.Outcome(23, ("a verify of 8 rows correlates with ggml's at only 0.431",))
+    monkeypatch.setattr(selfcheck, "check", lambda *_: wrong)
+    with Engine.open(tiny_f32, n_ctx=256, threads=1, slots=4) as engine:
+        assert engine.placement is None and engine.note is not None
+        assert "1 of 23 comparisons with ggml's graphs failed on this card" in engine.note
+        assert engine.prefill([5, 6, 7]) is not None
+
+
+def test_memory_that_cannot_be_locked_is_one_sentence() -> None:
+    """The CPU has no memory that a device reads by itself."""
+    backend, context = Backend(choose_device("cpu")), Context(1)
+    context.tensor("f32", 8)
+    with pytest.raises(LockedMemoryError, match="did not let CPU lock memory for the experts"):
+        PinnedBuffer(context, backend)
+    context.free()
+    backend.close()

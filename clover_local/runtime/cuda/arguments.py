@@ -45,7 +45,6 @@ class DenseArgs(C.Structure):
         ("out", Address),
         ("run", Address),
         ("count", Int),
-        ("k", Int),
         ("ld", Int),
         ("add", Int),
     )
@@ -155,7 +154,7 @@ class ExpertArgs(C.Structure):
         ("gate_type", Int),
         ("up_type", Int),
         ("down_type", Int * 2),
-        *((name, Int) for name in "hidden width ld".split()),
+        ("ld", Int),
     )
 
 

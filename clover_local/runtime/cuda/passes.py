@@ -30,8 +30,8 @@ FLOAT_TILE = {4: 4, 8: 2}
 """Output rows of a block of a float matrix, by its warps."""
 FLOATS = frozenset({"f32", "f16", "bf16"})
 NO_CORESET = 2.0
-GDN_PARTS = 4
-"""Blocks that share a value head."""
+CAUSAL_PARTS, PREVIEW_PARTS = 4, 2
+"""Blocks that share a value head; those of a preview all weigh the whole block."""
 STAGE_BLOCKS = 8  # that copy one expert
 DOWN_WARPS = (15, 11, 7, 3, 1)
 """Warps of moe_down beside the shared expert's: the most that shared memory lets have two tiles each."""
@@ -69,7 +69,7 @@ def preview(net: Network, width: int) -> list[Launch]:
 def commit(net: Network) -> list[Launch]:
     """Replay the first `Pass.replay` rows of the last causal pass into every GDN state."""
     heads, layers = net.spec.value_heads, len(net.gdn)
-    kernel = _gdn_launch(net, "gdn_replay", (GDN_PARTS * heads, layers), _replay_args(net), 32)
+    kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), 32, CAUSAL_PARTS)
     return [kernel, _ring(net)]
 
 
@@ -134,12 +134,12 @@ def _dense(
         segment.tile, segment.out = tile, column
         tile += -(-rows // (FLOAT_TILE[warps] if place.type in FLOATS else TILE))
         column += rows
-    args = A.DenseArgs(segments, x, out, net.work.run, len(parts), k, ld, int(add))
+    args = A.DenseArgs(segments, x, out, net.work.run, len(parts), ld, int(add))
     sums = warps * TILE * width * 4
     staged = max(staged_bytes(net.places[name].type, k, TILE) for name, _ in parts)
     fits = staged + sums <= net.shared_memory
     values = _tiles(width, *(segment.type for segment in segments[: len(parts)]))
-    values = (*values, ("WARPS", warps), ("STAGED", int(fits)))
+    values = (*values, ("INPUTS", k), ("WARPS", warps), ("STAGED", int(fits)))
     return Launch("dense", "dense", (tile, 1), 32 * warps, args, sums + fits * staged, values)
 
 
@@ -170,16 +170,20 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
         int(keep_state),
         spec.norm_eps,
     )
-    yield _gdn_launch(net, "gdn_preview" if preview else "gdn_causal", (GDN_PARTS * spec.value_heads, 1), args, width)
+    kernel, split = ("gdn_preview", PREVIEW_PARTS) if preview else ("gdn_causal", CAUSAL_PARTS)
+    yield _gdn_launch(net, kernel, (spec.value_heads, 1), args, width, split)
     out = [(f"{prefix}ssm_out.weight", spec.hidden)]
     yield _dense(net, work.mixed, spec.value_size, out, work.x, spec.hidden, width, add=True)
 
 
-def _gdn_launch(net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int) -> Launch:
+def _gdn_launch(
+    net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int, parts: int
+) -> Launch:
     head = net.spec.gdn_head_dim
     shared = 4 * (3 * width * (head + 4) + 3 * A.MAX_ROWS + A.MAX_ROWS * (A.MAX_ROWS + 4))
-    threads = max(_whole_warps(2 * head + head // GDN_PARTS) + 32, 4 * head // GDN_PARTS)
-    return Launch("gdn", kernel, grid, threads, args, shared, (("HEAD", head), ("PARTS", GDN_PARTS)))
+    threads = max(_whole_warps(2 * head + head // parts) + 32, 4 * head // parts)
+    values = (("HEAD", head), ("PARTS", parts))
+    return Launch("gdn", kernel, (parts * grid[0], grid[1]), threads, args, shared, values)
 
 
 def _whole_warps(threads: int) -> int:
@@ -193,7 +197,7 @@ def _replay_args(net: Network) -> A.ReplayArgs:
 
 def _ring(net: Network) -> Launch:
     grid = (-(-net.spec.channels // 256), len(net.gdn))
-    return Launch("gdn", "gdn_ring", grid, 256, _replay_args(net), 0, (("HEAD", net.spec.gdn_head_dim), ("PARTS", GDN_PARTS)))
+    return Launch("gdn", "gdn_ring", grid, 256, _replay_args(net), 0, (("HEAD", net.spec.gdn_head_dim), ("PARTS", CAUSAL_PARTS)))
 
 
 def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
@@ -260,15 +264,16 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
     args = A.ExpertArgs(
         work.h, work.act, work.router + (spec.experts + 1) * 4, work.x, work.route, work.run,
         number[gate], number[up], (C.c_int * 2)(number[down], number[shared]),
-        spec.hidden, spec.expert_width, router_width(spec),
+        router_width(spec),
     )  # fmt: skip
+    sizes = (("HIDDEN", spec.hidden), ("WIDTH", spec.expert_width))
     shape = _gate_up_shape(net, width, gate, up)
     entries = min(spec.experts, width * spec.experts_used) + 1
     grid = min(entries * spec.expert_width // 32, 2 * net.processors)
-    values = (*_tiles(width, number[gate], number[up]), *shape.values)
+    values = (*_tiles(width, number[gate], number[up]), *sizes, *shape.values)
     yield Launch("moe", "moe_gate_up", (grid, 1), 256, args, shape.size, values)
     warps, size = _down_warps(net, width, down, shared)
-    values = (*_tiles(width, number[down], number[shared]), ("STAGED", int(warps > 0)))
+    values = (*_tiles(width, number[down], number[shared]), *sizes, ("STAGED", int(warps > 0)))
     warps = warps or DOWN_WARPS[0]
     tiles = -(-spec.hidden // TILE)
     yield Launch(

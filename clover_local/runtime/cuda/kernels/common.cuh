@@ -57,6 +57,12 @@ __device__ __forceinline__ void wait_for_previous() {
 
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+// Reads 16 aligned bytes so that they are near when they are needed.
+__device__ __forceinline__ void warm(const void* p) {
+    u32 a, b, c, d;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "l"(p));
+}
+
 // 16 aligned bytes to shared memory past the registers; copies between two commits are one group.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     u32 to = (u32)__cvta_generic_to_shared(shared);

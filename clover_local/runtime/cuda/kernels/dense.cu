@@ -6,6 +6,9 @@
 #ifndef WARPS
 #define WARPS 4
 #endif
+#ifndef INPUTS
+#define INPUTS 2048  // inputs
+#endif
 constexpr int THREADS = 32 * WARPS;
 constexpr int FLOAT_ROWS = WARPS > 4 ? 2 : 4;
 constexpr int HELD = 2;               // rows of which a thread holds its share, from before the kernel ahead has ended
@@ -22,15 +25,15 @@ struct Segment {
 
 struct DenseArgs {
     Segment segments[5];
-    Acts x;           // [rows, k]
+    Acts x;           // [rows, INPUTS]
     float* out;       // [rows, ld]
     const Pass* pass;
-    int count, k, ld;
+    int count, ld;
     int add;          // 1: out += product (the residual)
 };
 
 __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment& m, int row0, u8* memory) {
-    int bytes = row_size(m.type, a.k), warp = warp_id(), n = a.pass->n;
+    int bytes = row_size(m.type, INPUTS), warp = warp_id(), n = a.pass->n;
     if (STAGED) stage(memory, m.data + (size_t)row0 * bytes, bytes, bytes, min(16, m.rows - row0), threadIdx.x, THREADS);
     commit_copies();
     wait_for_previous();
@@ -43,14 +46,16 @@ __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment
         before[i] = a.add && c < columns_used ? out[(size_t)c * a.ld] : 0.0f;
     }
     clear(acc);
-    Columns columns = columns_of(COLUMNS, nullptr, 0, a.k);
+    if (WARPS > 1 && INPUTS % (256 * WARPS) == 0)
+        for (int i = 0; i < (n + 7) / 8; i++) warm_blocks(a.x, i, INPUTS, warp * (INPUTS / 32 / WARPS), (warp + 1) * (INPUTS / 32 / WARPS));
+    Columns columns = columns_of(COLUMNS, nullptr, 0, INPUTS);
     columns.live = (n + 7) / 8;
     if (STAGED) {
         await_copies<0>();
         __syncthreads();
-        multiply_staged(acc, m.type, memory, a.k, warp, WARPS, a.x, columns);
+        multiply_staged(acc, m.type, memory, INPUTS, warp, WARPS, a.x, columns);
     } else {
-        multiply(acc, m.type, m.data, m.rows, row0, a.k, warp, WARPS, a.x, columns);
+        multiply(acc, m.type, m.data, m.rows, row0, INPUTS, warp, WARPS, a.x, columns);
     }
     float* partial = (float*)(memory + (STAGED ? 16 * staged_stride(bytes) : 0));
     store_tile(partial + warp * 16 * COLUMNS, acc);
@@ -69,7 +74,7 @@ __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment
 // Adds the products of two rows of a float matrix, over one chunk of the inputs, to the warp's sums [COLUMNS][FLOAT_ROWS].
 template <int TYPE>
 __device__ __forceinline__ void float_rows(const DenseArgs& a, const Segment& m, int row0, int base, float* sums, bool wait) {
-    int n = a.pass->n, bytes = row_bytes(TYPE, a.k);
+    int n = a.pass->n, bytes = row_bytes(TYPE, INPUTS);
     float4 w[HELD][LOADS];
 #pragma unroll
     for (int i = 0; i < LOADS; i++)
@@ -77,7 +82,7 @@ __device__ __forceinline__ void float_rows(const DenseArgs& a, const Segment& m,
         for (int r = 0; r < HELD; r++) {
             int at = base + 4 * (threadIdx.x + THREADS * i);
             w[r][i] = make_float4(0, 0, 0, 0);
-            if (at < a.k) w[r][i] = load_floats<TYPE>(m.data + (size_t)min(row0 + r, m.rows - 1) * bytes, at);
+            if (at < INPUTS) w[r][i] = load_floats<TYPE>(m.data + (size_t)min(row0 + r, m.rows - 1) * bytes, at);
         }
     if (wait) wait_for_previous();
 #pragma unroll LOADS > 2 ? 2 : 4
@@ -87,7 +92,7 @@ __device__ __forceinline__ void float_rows(const DenseArgs& a, const Segment& m,
         for (int i = 0; i < LOADS; i++) {
             int at = base + 4 * (threadIdx.x + THREADS * i);
             float4 x = make_float4(0, 0, 0, 0);
-            if (at < a.k) x = *(const float4*)(a.x.f + (size_t)c * a.k + at);
+            if (at < INPUTS) x = *(const float4*)(a.x.f + (size_t)c * INPUTS + at);
 #pragma unroll
             for (int r = 0; r < HELD; r++) v[r] += w[r][i].x * x.x + w[r][i].y * x.y + w[r][i].z * x.z + w[r][i].w * x.w;
         }
@@ -98,7 +103,7 @@ __device__ __forceinline__ void float_rows(const DenseArgs& a, const Segment& m,
 
 template <int TYPE> __device__ __forceinline__ void float_tile(const DenseArgs& a, const Segment& m, int row0, float* partial) {
     int n = a.pass->n;
-    for (int base = 0; base < a.k; base += CHUNK)
+    for (int base = 0; base < INPUTS; base += CHUNK)
 #pragma unroll
         for (int r = 0; r < FLOAT_ROWS; r += HELD)
             float_rows<TYPE>(a, m, row0 + r, base, partial + warp_id() * COLUMNS * FLOAT_ROWS + r, base + r == 0);

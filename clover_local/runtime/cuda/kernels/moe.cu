@@ -7,6 +7,10 @@
 #ifndef EXPERTS
 #define EXPERTS 256
 #endif
+#ifndef HIDDEN
+#define HIDDEN 2048
+#define WIDTH 512  // channels of an expert
+#endif
 constexpr int MAX_EXPERTS = 512;
 constexpr int MAX_PICKS = 16;  // experts of one row
 constexpr int GROUPS = (EXPERTS + 31) / 32;
@@ -38,20 +42,22 @@ struct RouteArgs {
     float top_p;          // mass of experts a preview keeps (coreset); not below 2: all
 };
 
-// The top picks of one row by one warp: softmax over the kept experts, best first, ties to the lower index. Writes each
-// pick's probability, or its share of the row's picks, to chance[expert * STRIDE + row].
-__device__ __forceinline__ void pick(float* chance, int row, const float* logits, const u32* kept, int picks, bool shares) {
+// The top picks of one row by one warp among `count` experts in ascending order: softmax over them, best first, ties to the
+// lower one. Writes each pick's probability, or its share of the row's picks, to chance[expert * STRIDE + row].
+__device__ __forceinline__ void pick(float* chance, int row, const float* logits, const u16* experts, int count, int picks, bool shares) {
     float mine[GROUPS], top = -INFINITY, sum = 0, p = 0;
     int lane = lane_id(), id = 0;
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
-        int e = 32 * i + lane;
-        mine[i] = e < EXPERTS && (kept[i] >> lane & 1) ? logits[e] : -INFINITY;
+        mine[i] = -INFINITY;
+        if (32 * i >= count) break;
+        if (32 * i + lane < count) mine[i] = logits[experts[32 * i + lane]];
         top = fmaxf(top, mine[i]);
     }
     top = lanes_max(top);
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
+        if (32 * i >= count) break;
         mine[i] = mine[i] == -INFINITY ? -1.0f : expf(mine[i] - top);
         sum += fmaxf(mine[i], 0.0f);
     }
@@ -60,18 +66,22 @@ __device__ __forceinline__ void pick(float* chance, int row, const float* logits
         float best = -1.0f;
         int at = 0;
 #pragma unroll
-        for (int i = 0; i < GROUPS; i++)
+        for (int i = 0; i < GROUPS; i++) {
+            if (32 * i >= count) break;
             if (mine[i] > best) best = mine[i], at = i;
+        }
         u32 bits = best < 0 ? 0 : __float_as_uint(best) + 1, high = __reduce_max_sync(FULL, bits);
-        if (high == 0) break;  // fewer experts are kept than picked
+        if (high == 0) break;  // fewer candidates than picks
         u32 winner = __reduce_min_sync(FULL, bits == high ? (u32)(32 * at + lane) : 0xffffffffu);
         if (lane == k) id = winner, p = __uint_as_float(high - 1) / sum;
 #pragma unroll
-        for (int i = 0; i < GROUPS; i++)
+        for (int i = 0; i < GROUPS; i++) {
+            if (32 * i >= count) break;
             if ((int)winner == 32 * i + lane) mine[i] = -1.0f;
+        }
     }
     float all = lanes_sum(p);
-    if (p > 0) chance[id * STRIDE + row] = shares ? p / all : p;
+    if (p > 0) chance[experts[id] * STRIDE + row] = shares ? p / all : p;
 }
 
 // Exclusive prefix sums of two small counts over the experts' threads; `sums` has 2 x GROUPS entries. All threads call it.
@@ -96,6 +106,19 @@ struct Mass {
     float mass;
     int expert;
 };
+
+// The experts whose bits are set, in ascending order; returns how many there are. All threads call it.
+__device__ __forceinline__ int list_kept(u16* experts, const u32* kept, int (*sums)[GROUPS]) {
+    int e = threadIdx.x;
+    bool set = e < EXPERTS && (kept[e / 32] >> e % 32 & 1);
+    int at = scan(0, set, sums).y;
+    if (set) experts[at] = e;
+    if (e == EXPERTS - 1) sums[0][0] = at + set;
+    __syncthreads();
+    int count = sums[0][0];
+    __syncthreads();
+    return count;
+}
 
 // Keeps the experts of most mass over the rows while the mass before them is below top_p (the first always; 2: all), at
 // most `budget` of them (0: any number).
@@ -133,6 +156,7 @@ KERNEL(moe_route, 1024, RouteArgs) {
     DYNAMIC_SHARED(float, chance);  // [EXPERTS][STRIDE], 0: not picked
     __shared__ Mass used[EXPERTS];
     __shared__ u32 kept[GROUPS];
+    __shared__ u16 experts[EXPERTS];
     __shared__ int sums[2][GROUPS];
     int e = threadIdx.x, n = a.pass->n, warps = blockDim.x / 32, budget = a.preview ? a.pass->budget : 0;
     int picks = a.preview && a.pass->picks ? a.pass->picks : a.picks;
@@ -141,17 +165,19 @@ KERNEL(moe_route, 1024, RouteArgs) {
     const u8 *gate = nullptr, *up = nullptr, *down = nullptr;
     if (e <= EXPERTS) gate = a.gate[e], up = a.up[e], down = a.down[e];
     for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
-    if (e < GROUPS) kept[e] = limited ? a.resident[e] : FULL;
-    wait_for_previous();
+    if (e < GROUPS && limited) kept[e] = a.resident[e];
+    if (e < EXPERTS) experts[e] = e;
     __syncthreads();
+    int count = limited ? list_kept(experts, kept, sums) : EXPERTS;
+    wait_for_previous();
     float shared_gate = e < n ? a.logits[(size_t)e * a.ld + EXPERTS] : 0.0f;
-    for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, kept, picks, !coreset);
+    for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, experts, count, picks, !coreset);
     __syncthreads();
     if (coreset) {
         choose_coreset(kept, used, sums, chance, n, top_p, budget);
         for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
-        __syncthreads();
-        for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, kept, picks, true);
+        count = list_kept(experts, kept, sums);
+        for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, experts, count, picks, true);
         __syncthreads();
     }
     int users = 0;
@@ -189,7 +215,7 @@ struct ExpertArgs {
     const Pass* pass;
     int gate_type, up_type;
     int down_type[2];     // of the routed and of the shared experts
-    int hidden, width, ld;
+    int ld;
 };
 
 // 32 channels of the shared expert, whose matrices have been multiplied already.
@@ -197,7 +223,7 @@ __device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int
     int n = a.pass->n, at = 32 * tile + lane_id();
     for (int c = warp_id(); c < n; c += blockDim.x / 32) {
         const float* row = a.shared + (size_t)c * a.ld;
-        store_acts1(a.act, first + c, a.width, at, silu(row[at]) * row[a.width + at]);
+        store_acts1(a.act, first + c, WIDTH, at, silu(row[at]) * row[WIDTH + at]);
     }
 }
 
@@ -251,7 +277,7 @@ __device__ __forceinline__ void finish_routed(const ExpertArgs& a, const Item& i
     for (int c = warp_id(); c < item.count; c += 8) {
         const float* p = partial + lane / 16 * TILE + lane % 16 * COLUMNS + c;
         float g = p[0] + p[4 * TILE], u = p[2 * TILE] + p[6 * TILE];
-        store_acts1(a.act, item.first + c, a.width, 32 * item.tile + lane, silu(g) * u);
+        store_acts1(a.act, item.first + c, WIDTH, 32 * item.tile + lane, silu(g) * u);
     }
 }
 
@@ -260,15 +286,15 @@ RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
     DYNAMIC_SHARED(u8, memory);  // slots, each with 32 rows of the gate and of the up matrix; the sums of every warp; activations
     wait_for_previous();
     const Route& route = *a.route;
-    int tiles = a.width / 32, items = (route.count - 1) * tiles, warp = warp_id(), up = warp >> 1 & 1, half = warp & 1;
-    Staging s = {memory, {row_size(a.gate_type, a.hidden), row_size(a.up_type, a.hidden)}, {0, 0}};
+    int tiles = WIDTH / 32, items = (route.count - 1) * tiles, warp = warp_id(), up = warp >> 1 & 1, half = warp & 1;
+    Staging s = {memory, {row_size(a.gate_type, HIDDEN), row_size(a.up_type, HIDDEN)}, {0, 0}};
     s.part[0] = s.bytes[0] / PARTS, s.part[1] = s.bytes[1] / PARTS;
     float *partial = (float*)(STAGED ? s.rows(SLOTS, 0) : memory), acc[NT][4];
     Acts x = a.x;
     if (STAGED_X) {
         u8* to = (u8*)(partial + 8 * 16 * COLUMNS);
-        int values = (a.pass->n + 7) / 8 * 8 * a.hidden, scales = values / 32 * 8;
-        x.q = (i8*)to, x.s = (float2*)(to + COLUMNS * a.hidden);
+        int values = (a.pass->n + 7) / 8 * 8 * HIDDEN, scales = values / 32 * 8;
+        x.q = (i8*)to, x.s = (float2*)(to + COLUMNS * HIDDEN);
         for (int i = 16 * threadIdx.x; i < values; i += 16 * 256) copy_async(x.q + i, a.x.q + i);
         for (int i = 16 * threadIdx.x; i < scales; i += 16 * 256) copy_async((u8*)x.s + i, (const u8*)a.x.s + i);
     }
@@ -281,19 +307,19 @@ RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
         int part = number % PARTS;
         if (part == 0) {
             item = item_of(route, at, tiles);
-            columns = columns_of(item.count, route.row + item.first, 0, a.hidden);
+            columns = columns_of(item.count, route.row + item.first, 0, HIDDEN);
             clear(acc);
         }
-        int type = up ? a.up_type : a.gate_type, steps = (a.hidden + 255) / 256 / PARTS;
+        int type = up ? a.up_type : a.gate_type, steps = (HIDDEN + 255) / 256 / PARTS;
         if (STAGED) {
             await_copies<SLOTS - 1>();
             __syncthreads();
             int stride = staged_stride(s.part[up]), first = part * steps + warp / 4 * steps / 2, g = lane_id() >> 2;
             const u8* rows = s.rows(number % SLOTS, up) + (16 * half + g) * stride - part * s.part[up];
-            multiply_rows(acc, type, rows, rows + 8 * stride, a.hidden, first, part * steps + (warp / 4 + 1) * steps / 2, x, columns);
+            multiply_rows(acc, type, rows, rows + 8 * stride, HIDDEN, first, part * steps + (warp / 4 + 1) * steps / 2, x, columns);
         } else {
             const u8* matrix = up ? route.up[item.entry] : route.gate[item.entry];
-            multiply(acc, type, matrix, a.width, 32 * item.tile + 16 * half, a.hidden, warp / 4, 2, a.x, columns);
+            multiply(acc, type, matrix, WIDTH, 32 * item.tile + 16 * half, HIDDEN, warp / 4, 2, a.x, columns);
         }
         if (part == PARTS - 1) store_tile(partial + warp * 16 * COLUMNS, acc);
         __syncthreads();
@@ -321,9 +347,15 @@ struct Down {
 
 __device__ __forceinline__ void fetch_down(const ExpertArgs& a, const Route& route, const Down& down, int slot, int entry, int row0) {
     if (STAGED && entry < route.count - 1)
-        stage(down.slots[slot], route.down[entry] + (size_t)row0 * down.bytes, down.bytes, down.bytes, min(16, a.hidden - row0), lane_id(),
+        stage(down.slots[slot], route.down[entry] + (size_t)row0 * down.bytes, down.bytes, down.bytes, min(16, HIDDEN - row0), lane_id(),
               32);
     commit_copies();
+}
+
+// Brings an entry's activations near.
+__device__ __forceinline__ void warm_act(const ExpertArgs& a, const Route& route, int entry) {
+    if (entry >= route.count) return;
+    for (int tile = route.first[entry] / 8; tile <= (route.first[entry + 1] - 1) / 8; tile++) warm_blocks(a.act, tile, WIDTH, 0, WIDTH / 32);
 }
 
 // The product of one entry, weighted, to the warp's sums [16][COLUMNS] by row of the pass.
@@ -331,9 +363,9 @@ __device__ __forceinline__ void add_expert(const ExpertArgs& a, const Route& rou
     int first = route.first[entry], count = route.first[entry + 1] - first, g = lane_id() >> 2, t = lane_id() & 3;
     float acc[NT][4];
     clear(acc);
-    Columns columns = columns_of(count, nullptr, first, a.width);
-    if (STAGED) multiply_staged(acc, type, tile, a.width, 0, 1, a.act, columns);
-    else multiply(acc, type, route.down[entry], a.hidden, row0, a.width, 0, 1, a.act, columns);
+    Columns columns = columns_of(count, nullptr, first, WIDTH);
+    if (STAGED) multiply_staged(acc, type, tile, WIDTH, 0, 1, a.act, columns);
+    else multiply(acc, type, route.down[entry], HIDDEN, row0, WIDTH, 0, 1, a.act, columns);
 #pragma unroll
     for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -349,9 +381,9 @@ __device__ __forceinline__ void add_expert(const ExpertArgs& a, const Route& rou
 KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
     DYNAMIC_SHARED(u8, memory);  // two tiles a warp, one of the shared expert, the sums of every warp
     const Route& route = *a.route;  // complete: every block of the kernel ahead has waited for it
-    int row0 = 16 * blockIdx.x, warp = warp_id(), count = route.count, shared_bytes = row_size(a.down_type[1], a.width);
+    int row0 = 16 * blockIdx.x, warp = warp_id(), count = route.count, shared_bytes = row_size(a.down_type[1], WIDTH);
     Down down;
-    down.bytes = row_size(a.down_type[0], a.width);
+    down.bytes = row_size(a.down_type[0], WIDTH);
     int size = STAGED ? 16 * staged_stride(down.bytes) : 0;
     u8* shared_tile = memory + DOWN_WARPS * 2 * size;
     float* all = (float*)(shared_tile + (STAGED ? 16 * staged_stride(shared_bytes) : 0));
@@ -362,17 +394,19 @@ KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
         fetch_down(a, route, down, 0, warp, row0);
         fetch_down(a, route, down, 1, warp + DOWN_WARPS, row0);
     } else if (STAGED) {
-        stage(shared_tile, route.down[count - 1] + (size_t)row0 * shared_bytes, shared_bytes, shared_bytes, min(16, a.hidden - row0),
+        stage(shared_tile, route.down[count - 1] + (size_t)row0 * shared_bytes, shared_bytes, shared_bytes, min(16, HIDDEN - row0),
               lane_id(), 32);
         commit_copies();
     }
     wait_for_previous();
+    warm_act(a, route, warp < DOWN_WARPS ? warp : count - 1);
     if (warp == DOWN_WARPS) {
         await_copies<0>();
         __syncwarp();
         add_expert(a, route, count - 1, a.down_type[1], shared_tile, row0, sums);
     } else {
         for (int i = 0, entry = warp; entry < count - 1; entry += DOWN_WARPS, i ^= 1) {
+            if (entry + DOWN_WARPS < count - 1) warm_act(a, route, entry + DOWN_WARPS);
             await_copies<1>();
             __syncwarp();
             add_expert(a, route, entry, a.down_type[0], down.slots[i], row0, sums);
@@ -382,10 +416,10 @@ KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
     __syncthreads();
     for (int i = threadIdx.x; i < 16 * a.pass->n; i += blockDim.x) {
         int row = i % 16, r = i / 16;
-        if (row0 + row >= a.hidden) continue;
+        if (row0 + row >= HIDDEN) continue;
         float v = 0;
 #pragma unroll
         for (int w = 0; w < TEAMS; w++) v += all[(w * 16 + row) * COLUMNS + r];
-        a.residual[(size_t)r * a.hidden + row0 + row] += v;
+        a.residual[(size_t)r * HIDDEN + row0 + row] += v;
     }
 }

@@ -65,6 +65,14 @@ __device__ __forceinline__ Columns columns_of(int count, const int* rows, int fi
     return c;
 }
 
+// Brings blocks first .. end-1 of eight rows near, by one warp.
+__device__ __forceinline__ void warm_blocks(const Acts& x, int tile, int k, int first, int end) {
+    size_t at = (size_t)(tile * (k / 32) + first) * 8;
+    int count = (end - first) * 8;
+    for (int i = lane_id(); i < count * 2; i += 32) warm(x.q + at * 32 + 16 * i);
+    for (int i = lane_id(); i < count / 2; i += 32) warm((const u8*)(x.s + at) + 16 * i);
+}
+
 constexpr int MAGIC = 0x4b400000;  // 1.5 * 2^23: an integer added to its bits is that integer as a float
 __device__ __forceinline__ float from_magic(int c) { return __int_as_float(c) - 12582912.0f; }
 
