@@ -53,9 +53,9 @@ __device__ __forceinline__ Packed unpack_scales(u32 w0, u32 w1, u32 w2) {
     return p;
 }
 
-// Byte i of a word as a float, by way of the bits of 2^23; converting costs four times as much.
-__device__ __forceinline__ float small_float(u32 word, int i) {
-    return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i)) - 8388608.0f;
+// Byte i of a word less `offset` as a float, by way of the bits of 2^23; converting costs four times as much.
+__device__ __forceinline__ float small_float(u32 word, int i, int offset = 0) {
+    return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i)) - (8388608.0f + offset);
 }
 __device__ __forceinline__ float byte_of(const u32 (&words)[2], int i) { return small_float(words[i >> 2], i & 3); }
 
@@ -156,7 +156,7 @@ template <> struct Lane<Q6_K> {
                 u32 a = low[4 * n + 2 * s + h], b = high[2 * n + h] << (6 - 2 * c);
                 a = j & 1 ? a >> 2 : a << 2;
                 f.words[s][h] = (((a & 0x3c3c3c3c) | (b & ~0x3c3c3c3c)) & 0xfcfcfcfc) ^ 0x80808080;
-                f.scale[s][h] = small_float(scales[j], 2 * s + h) - 128.0f;
+                f.scale[s][h] = small_float(scales[j], 2 * s + h, 128);
             }
         }
     }

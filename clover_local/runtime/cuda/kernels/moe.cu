@@ -42,22 +42,24 @@ struct RouteArgs {
     float top_p;          // mass of experts a preview keeps (coreset); not below 2: all
 };
 
-// The top picks of one row by one warp among `count` experts in ascending order: softmax over them, best first, ties to the
-// lower one. Writes each pick's probability, or its share of the row's picks, to chance[expert * STRIDE + row].
+// The top picks of one row by one warp among all experts, or (LISTED) `count` of them in ascending order: softmax over them,
+// best first, ties to the lower one. Writes each pick's probability, or its share of the row's picks, to
+// chance[expert * STRIDE + row].
+template <bool LISTED>
 __device__ __forceinline__ void pick(float* chance, int row, const float* logits, const u16* experts, int count, int picks, bool shares) {
     float mine[GROUPS], top = -INFINITY, sum = 0, p = 0;
     int lane = lane_id(), id = 0;
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
         mine[i] = -INFINITY;
-        if (32 * i >= count) break;
-        if (32 * i + lane < count) mine[i] = logits[experts[32 * i + lane]];
+        if (LISTED && 32 * i >= count) break;
+        if (32 * i + lane < (LISTED ? count : EXPERTS)) mine[i] = logits[LISTED ? experts[32 * i + lane] : 32 * i + lane];
         top = fmaxf(top, mine[i]);
     }
     top = lanes_max(top);
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
-        if (32 * i >= count) break;
+        if (LISTED && 32 * i >= count) break;
         mine[i] = mine[i] == -INFINITY ? -1.0f : expf(mine[i] - top);
         sum += fmaxf(mine[i], 0.0f);
     }
@@ -67,7 +69,7 @@ __device__ __forceinline__ void pick(float* chance, int row, const float* logits
         int at = 0;
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
-            if (32 * i >= count) break;
+            if (LISTED && 32 * i >= count) break;
             if (mine[i] > best) best = mine[i], at = i;
         }
         u32 bits = best < 0 ? 0 : __float_as_uint(best) + 1, high = __reduce_max_sync(FULL, bits);
@@ -76,12 +78,12 @@ __device__ __forceinline__ void pick(float* chance, int row, const float* logits
         if (lane == k) id = winner, p = __uint_as_float(high - 1) / sum;
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
-            if (32 * i >= count) break;
+            if (LISTED && 32 * i >= count) break;
             if ((int)winner == 32 * i + lane) mine[i] = -1.0f;
         }
     }
     float all = lanes_sum(p);
-    if (p > 0) chance[experts[id] * STRIDE + row] = shares ? p / all : p;
+    if (p > 0) chance[(LISTED ? experts[id] : id) * STRIDE + row] = shares ? p / all : p;
 }
 
 // Exclusive prefix sums of two small counts over the experts' threads; `sums` has 2 x GROUPS entries. All threads call it.
@@ -166,18 +168,21 @@ KERNEL(moe_route, 1024, RouteArgs) {
     if (e <= EXPERTS) gate = a.gate[e], up = a.up[e], down = a.down[e];
     for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
     if (e < GROUPS && limited) kept[e] = a.resident[e];
-    if (e < EXPERTS) experts[e] = e;
     __syncthreads();
     int count = limited ? list_kept(experts, kept, sums) : EXPERTS;
     wait_for_previous();
     float shared_gate = e < n ? a.logits[(size_t)e * a.ld + EXPERTS] : 0.0f;
-    for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, experts, count, picks, !coreset);
+    for (int r = warp_id(); r < n; r += warps) {
+        const float* logits = a.logits + (size_t)r * a.ld;
+        if (limited) pick<true>(chance, r, logits, experts, count, picks, !coreset);
+        else pick<false>(chance, r, logits, experts, count, picks, !coreset);
+    }
     __syncthreads();
     if (coreset) {
         choose_coreset(kept, used, sums, chance, n, top_p, budget);
         for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
         count = list_kept(experts, kept, sums);
-        for (int r = warp_id(); r < n; r += warps) pick(chance, r, a.logits + (size_t)r * a.ld, experts, count, picks, true);
+        for (int r = warp_id(); r < n; r += warps) pick<true>(chance, r, a.logits + (size_t)r * a.ld, experts, count, picks, true);
         __syncthreads();
     }
     int users = 0;
