@@ -21,7 +21,7 @@ class Passes:
 
 def measured(args: argparse.Namespace, engine: Engine, stock: Stock | None) -> Passes:
     """Time every pass of an engine, and of stock llama.cpp where it is there; chats begin with what is found."""
-    found = list(costs.measure(engine))
+    found = list(costs.measure(engine, mixed=bool(args.accept_profile)))
     policy = [(cost.kind, cost.rows, cost.milliseconds) for cost in found if cost.kind != "commit"]
     keep("costs", engine.identity, policy)
     if stock is not None:

@@ -39,8 +39,11 @@ class Cost:
         return None if self.bytes is None else self.bytes / self.milliseconds / 1e6
 
 
-def measure(engine: Engine, *, seed: int = 0) -> Iterator[Cost]:
-    """Time every kind of pass on random tokens after a prompt of 64; medians of seven."""
+def measure(engine: Engine, *, seed: int = 0, mixed: bool = False) -> Iterator[Cost]:
+    """Time every kind of pass on random tokens after a prompt of 64; medians of seven.
+
+    `mixed` puts random tokens in place of a draft's masks: a model of random weights would route those all alike.
+    """
     spec, words = engine.spec, _words(engine, seed)
     engine.reset()
     engine.begin_response(None)
@@ -53,7 +56,7 @@ def measure(engine: Engine, *, seed: int = 0) -> Iterator[Cost]:
         replayed = _median_commit(engine, partial(words, rows))
         yield Cost("commit", rows, replayed, engine.graph_nodes.get(("commit", rows)), None, None)
         if spec.mask_id is not None and spec.can_draft and rows > 1:
-            block = [*words(1), *[spec.mask_id] * (rows - 1)]
+            block = words(rows) if mixed else [*words(1), *[spec.mask_id] * (rows - 1)]
             yield _cost(engine, "draft", block, _median(partial(engine.preview, block, draft=True)))
 
 

@@ -67,8 +67,8 @@ class SimulatedAcceptance(Between):
     """Random weights whose drafts are kept as a profile says, at temperature 0.
 
     A draft's fate is drawn when it is proposed: its confidence hints at it, `verify` reveals it. Every token
-    is random, so that routing is as mixed as the model allows and the text never repeats itself (what repeats
-    is drafted for free).
+    is random, those in place of a draft's masks too, so that routing is as mixed as the model allows and the
+    text never repeats itself (what repeats is drafted for free).
     """
 
     def __init__(self, engine: Engine, profile: Profile, *, vocab: int, seed: int = 0) -> None:
@@ -88,9 +88,10 @@ class SimulatedAcceptance(Between):
         return replace(self.engine.step(token), ids=self._words(1))
 
     def preview(self, tokens: Sequence[int], *, draft: bool = False) -> Rows:
-        rows = self.engine.preview(tokens, draft=draft)
         if not draft:
-            return rows
+            return self.engine.preview(tokens)
+        mixed = [tokens[0], *self._words(len(tokens) - 1).tolist()]  # masks would all be routed alike
+        rows = self.engine.preview(mixed, draft=True)
         ids, p = self._words(len(tokens)), np.ones(len(tokens), np.float32)
         kept, p[1:] = self._profile.draw(len(tokens) - 1, self._rng)
         self._draft = ids[1:].tolist(), kept
