@@ -23,9 +23,11 @@ class Card:
     name: str
     memory: float
     link: float
-    launch: float = 25e-6
+    launch: float = 38e-6
     reached: float = 0.7
-    """Share of the memory's bandwidth that our kernels get; with `launch` calibrated in docs/memory.md."""
+    """Share of the memory's bandwidth that our kernels get; with `launch` and `tile` calibrated in docs/memory.md."""
+    tile: float = 50e-6
+    """Seconds a layer for each 8 rows beyond the first 8, which the tensor cores take one after another."""
 
 
 RTX_5070_TI = Card("RTX 5070 Ti, PCIe 5.0", 896e9, 50e9)
@@ -58,7 +60,8 @@ def seconds(
     near = distinct(hot, spec.experts_used * share, rows)
     far = distinct(spec.experts - hot, spec.experts_used * (1 - share), rows)
     card_bytes, link_bytes = dense + spec.layers * each * near, spec.layers * each * far
-    return spec.layers * card.launch + card_bytes / (card.memory * card.reached) + link_bytes / card.link
+    work = spec.layers * (card.launch + card.tile * (-(-rows // 8) - 1))
+    return work + card_bytes / (card.memory * card.reached) + link_bytes / card.link
 
 
 DENSE = ("output head", "attention", "Gated DeltaNet", "shared experts, router, norms")
