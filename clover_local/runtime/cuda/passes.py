@@ -290,26 +290,15 @@ class _Shape:
 
 
 def _gate_up_shape(net: Network, width: int, gate: str, up: str) -> _Shape:
-    """How weights and activations pass through shared memory: as much as leaves room for two blocks, if it can be."""
-    hidden, parts = net.spec.hidden, _parts(net.spec.hidden, gate, up)
-    slot = sum(staged_bytes(one, hidden // parts, 2 * TILE) for one in (gate, up))
-    sums, acts = 8 * TILE * width * 4, width * hidden * 5 // 4
-    shapes = [(slots, staged_x) for slots in sorted({parts, min(parts, 3)}, reverse=True) for staged_x in (1, 0)]
-    size = lambda slots, staged_x: slots * slot + sums + staged_x * acts  # noqa: E731
-    fitting = [shape for shape in shapes if size(*shape) <= net.shared_memory]
-    if not fitting or {gate, up} & FLOATS:
+    """How weights and activations pass through shared memory: both, if that leaves room for two blocks."""
+    hidden, sums = net.spec.hidden, 8 * TILE * width * 4
+    weights = sum(staged_bytes(one, hidden, 2 * TILE) for one in (gate, up)) + sums
+    both = weights + width * hidden * 5 // 4
+    if {gate, up} & FLOATS or weights > net.shared_memory:
         return _Shape((("STAGED", 0),), sums)
-    best = next((shape for shape in fitting if size(*shape) <= net.shared_memory // 2 - 1024), fitting[-1])
-    values = (("STAGED", 1), ("PARTS", parts), ("SLOTS", best[0]), ("STAGED_X", best[1]))
-    return _Shape(values, size(*best))
-
-
-def _parts(k: int, *kinds: str) -> int:
-    """Parts of the inputs in which gate and up pass through shared memory: whole pairs of steps, 16 bytes each."""
-    for parts in (4, 2):
-        if k % (512 * parts) == 0 and all(matrix_bytes(kind, k, 1) % (16 * parts) == 0 for kind in kinds):
-            return parts
-    return 1
+    if both <= net.shared_memory // 2 - 1024:
+        return _Shape((("STAGED", 1), ("STAGED_X", 1)), both)
+    return _Shape((("STAGED", 1),), weights)
 
 
 def _down_warps(net: Network, width: int, routed: str, shared: str) -> tuple[int, int]:
@@ -319,7 +308,7 @@ def _down_warps(net: Network, width: int, routed: str, shared: str) -> tuple[int
         2 * warps * staged_bytes(routed, k, TILE) + staged_bytes(shared, k, TILE) + (warps + 1) * sums
     )
     if not {routed, shared} & FLOATS:
-        for warps in DOWN_WARPS:
+        for warps in DOWN_WARPS[width == A.MAX_ROWS :]:  # wide passes need the registers of fewer warps
             if size(warps) <= net.shared_memory:
                 return warps, size(warps)
     return 0, (DOWN_WARPS[0] + 1) * sums

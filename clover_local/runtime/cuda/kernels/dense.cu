@@ -34,7 +34,7 @@ struct DenseArgs {
 
 __device__ __forceinline__ void quantized_tile(const DenseArgs& a, const Segment& m, int row0, u8* memory) {
     int bytes = row_size(m.type, INPUTS), warp = warp_id(), n = a.pass->n;
-    if (STAGED) stage(memory, m.data + (size_t)row0 * bytes, bytes, bytes, min(16, m.rows - row0), threadIdx.x, THREADS);
+    if (STAGED) stage(memory, m.data + (size_t)row0 * bytes, bytes, min(16, m.rows - row0), threadIdx.x, THREADS);
     commit_copies();
     wait_for_previous();
     int row = threadIdx.x % 16, column = threadIdx.x / 16, columns_used = row0 + row < m.rows ? n : 0;

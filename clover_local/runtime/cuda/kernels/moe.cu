@@ -232,13 +232,8 @@ __device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int
     }
 }
 
-// Weights pass through shared memory in parts of all inputs, the next ones on their way while one is multiplied.
-#ifndef PARTS
-#define PARTS 1
-#define SLOTS 1
-#endif
 #ifndef STAGED_X
-#define STAGED_X 0  // 1: so do the activations, all of them and once
+#define STAGED_X 0  // 1: activations pass through shared memory too, all of them and once
 #endif
 
 // One item of moe_gate_up: 32 channels of one entry.
@@ -251,26 +246,12 @@ __device__ __forceinline__ Item item_of(const Route& route, int item, int tiles)
     return {entry, item % tiles, first, route.first[entry + 1] - first};
 }
 
-struct Staging {
-    u8* memory;
-    int bytes[2];   // of a row of the gate and of the up matrix
-    int part[2];    // of those, in one slot
-    __device__ __forceinline__ u8* rows(int slot, int which) const {
-        int gate = 32 * staged_stride(part[0]), up = 32 * staged_stride(part[1]);
-        return memory + slot * (gate + up) + which * gate;
-    }
-};
-
-__device__ __forceinline__ void fetch_part(const Route& route, const Staging& s, int number, int items, int tiles) {
-    int item = blockIdx.x + gridDim.x * (number / PARTS), part = number % PARTS, entry = item / tiles;
+// Starts the copies of an item's rows of the gate and of the up matrix.
+__device__ __forceinline__ void fetch_item(const ExpertArgs& a, const Route& route, u8* gate_rows, u8* up_rows, int item, int items, int tiles) {
     if (item < items) {
-        int row0 = 32 * (item % tiles);
-#pragma unroll
-        for (int which = 0; which < 2; which++) {
-            const u8* matrix = which ? route.up[entry] : route.gate[entry];
-            stage(s.rows(number % SLOTS, which), matrix + (size_t)row0 * s.bytes[which] + part * s.part[which], s.part[which],
-                  s.bytes[which], 32, threadIdx.x, 256);
-        }
+        int entry = item / tiles, row0 = 32 * (item % tiles), gate = row_size(a.gate_type, HIDDEN), up = row_size(a.up_type, HIDDEN);
+        stage(gate_rows, route.gate[entry] + (size_t)row0 * gate, gate, 32, threadIdx.x, 256);
+        stage(up_rows, route.up[entry] + (size_t)row0 * up, up, 32, threadIdx.x, 256);
     }
     commit_copies();
 }
@@ -288,13 +269,13 @@ __device__ __forceinline__ void finish_routed(const ExpertArgs& a, const Item& i
 
 // act = silu(gate x) * (up x) for 32 channels of one expert at a time, quantized. A persistent grid.
 RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
-    DYNAMIC_SHARED(u8, memory);  // slots, each with 32 rows of the gate and of the up matrix; the sums of every warp; activations
+    DYNAMIC_SHARED(u8, memory);  // 32 rows of the gate and of the up matrix; the sums of every warp; activations
     wait_for_previous();
     const Route& route = *a.route;
     int tiles = WIDTH / 32, items = (route.count - 1) * tiles, warp = warp_id(), up = warp >> 1 & 1, half = warp & 1;
-    Staging s = {memory, {row_size(a.gate_type, HIDDEN), row_size(a.up_type, HIDDEN)}, {0, 0}};
-    s.part[0] = s.bytes[0] / PARTS, s.part[1] = s.bytes[1] / PARTS;
-    float *partial = (float*)(STAGED ? s.rows(SLOTS, 0) : memory), acc[NT][4];
+    u8* up_rows = memory + 32 * staged_stride(row_size(a.gate_type, HIDDEN));
+    float *partial = (float*)(STAGED ? up_rows + 32 * staged_stride(row_size(a.up_type, HIDDEN)) : memory), acc[NT][4];
+    if (STAGED) fetch_item(a, route, memory, up_rows, blockIdx.x, items, tiles);
     Acts x = a.x;
     if (STAGED_X) {
         u8* to = (u8*)(partial + 8 * 16 * COLUMNS);
@@ -302,40 +283,30 @@ RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
         x.q = (i8*)to, x.s = (float2*)(to + COLUMNS * HIDDEN);
         for (int i = 16 * threadIdx.x; i < values; i += 16 * 256) copy_async(x.q + i, a.x.q + i);
         for (int i = 16 * threadIdx.x; i < scales; i += 16 * 256) copy_async((u8*)x.s + i, (const u8*)a.x.s + i);
+        commit_copies();
     }
-    if (STAGED)
-        for (int i = 0; i < SLOTS; i++) fetch_part(route, s, i, items, tiles);
     for (int tile = gridDim.x - 1 - blockIdx.x; tile < tiles; tile += gridDim.x) finish_shared(a, tile, route.first[route.count - 1]);
-    Item item;
-    Columns columns;
-    for (int number = 0, at = blockIdx.x; at < items; number++) {
-        int part = number % PARTS;
-        if (part == 0) {
-            item = item_of(route, at, tiles);
-            columns = columns_of(item.count, route.row + item.first, 0, HIDDEN);
-            clear(acc);
-        }
-        int type = up ? a.up_type : a.gate_type, steps = (HIDDEN + 255) / 256 / PARTS;
+    for (int at = blockIdx.x; at < items; at += gridDim.x) {
+        Item item = item_of(route, at, tiles);
+        Columns columns = columns_of(item.count, route.row + item.first, 0, HIDDEN);
+        int type = up ? a.up_type : a.gate_type;
+        clear(acc);
         if (STAGED) {
-            await_copies<SLOTS - 1>();
+            await_copies<0>();
             __syncthreads();
-            int stride = staged_stride(s.part[up]), first = part * steps + warp / 4 * steps / 2, g = lane_id() >> 2;
-            const u8* rows = s.rows(number % SLOTS, up) + (16 * half + g) * stride - part * s.part[up];
-            multiply_rows(acc, type, rows, rows + 8 * stride, HIDDEN, first, part * steps + (warp / 4 + 1) * steps / 2, x, columns);
+            const u8* rows = (up ? up_rows : memory) + 16 * half * staged_stride(row_size(type, HIDDEN));
+            multiply_staged(acc, type, rows, HIDDEN, warp / 4, 2, x, columns);
         } else {
             const u8* matrix = up ? route.up[item.entry] : route.gate[item.entry];
-            multiply(acc, type, matrix, WIDTH, 32 * item.tile + 16 * half, HIDDEN, warp / 4, 2, a.x, columns);
+            multiply(acc, type, matrix, WIDTH, 32 * item.tile + 16 * half, HIDDEN, warp / 4, 2, x, columns);
         }
-        if (part == PARTS - 1) store_tile(partial + warp * 16 * COLUMNS, acc);
+        store_tile(partial + warp * 16 * COLUMNS, acc);
         __syncthreads();
-        if (STAGED) fetch_part(route, s, number + SLOTS, items, tiles);
-        if (part == PARTS - 1) {
-            finish_routed(a, item, partial);
-            if (!STAGED) __syncthreads();
-            at += gridDim.x;
-        }
+        if (STAGED) fetch_item(a, route, memory, up_rows, at + gridDim.x, items, tiles);
+        finish_routed(a, item, partial);
+        if (!STAGED) __syncthreads();
     }
-    await_copies<0>();
+    if (STAGED) await_copies<0>();
 }
 
 // residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows. Each of its warps takes
@@ -345,81 +316,91 @@ RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
 #endif
 constexpr int TEAMS = DOWN_WARPS + 1;
 
-struct Down {
-    u8* slots[2];
-    int bytes;
+// The slots of one entry, and the rows and weights of the columns a lane holds results of.
+struct Slots {
+    int first, count, row[NT][2];
+    float weight[NT][2];
 };
 
-__device__ __forceinline__ void fetch_down(const ExpertArgs& a, const Route& route, const Down& down, int slot, int entry, int row0) {
-    if (STAGED && entry < route.count - 1)
-        stage(down.slots[slot], route.down[entry] + (size_t)row0 * down.bytes, down.bytes, down.bytes, min(16, HIDDEN - row0), lane_id(),
-              32);
-    commit_copies();
-}
-
-// Brings an entry's activations near.
-__device__ __forceinline__ void warm_act(const ExpertArgs& a, const Route& route, int entry) {
-    if (entry >= route.count) return;
-    for (int tile = route.first[entry] / 8; tile <= (route.first[entry + 1] - 1) / 8; tile++) warm_blocks(a.act, tile, WIDTH, 0, WIDTH / 32);
-}
-
-// The product of one entry, weighted, to the warp's sums [16][COLUMNS] by row of the pass.
-__device__ __forceinline__ void add_expert(const ExpertArgs& a, const Route& route, int entry, int type, const u8* tile, int row0, float* sums) {
-    int first = route.first[entry], count = route.first[entry + 1] - first, g = lane_id() >> 2, t = lane_id() & 3;
-    float acc[NT][4];
-    clear(acc);
-    Columns columns = columns_of(count, nullptr, first, WIDTH);
-    if (STAGED) multiply_staged(acc, type, tile, WIDTH, 0, 1, a.act, columns);
-    else multiply(acc, type, route.down[entry], HIDDEN, row0, WIDTH, 0, 1, a.act, columns);
+__device__ __forceinline__ Slots slots_of(const Route& route, int first, int count) {
+    Slots s;
+    s.first = first, s.count = count;
 #pragma unroll
     for (int i = 0; i < NT; i++)
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-            int column = 8 * i + 2 * t + c % 2;
-            if (column >= count) continue;
-            int at = (g + 8 * (c / 2)) * COLUMNS + route.row[first + column];
-            sums[at] += route.weight[first + column] * acc[i][c];
+        for (int c = 0; c < 2; c++) {
+            int column = 8 * i + 2 * (lane_id() & 3) + c;
+            s.row[i][c] = column < count ? route.row[first + column] : -1;
+            s.weight[i][c] = column < count ? route.weight[first + column] : 0.0f;
         }
+    return s;
+}
+
+// Starts the copy of 16 rows of a down matrix by one warp.
+__device__ __forceinline__ void fetch_down(u8* to, const u8* matrix, int bytes, int row0) {
+    if (STAGED && matrix) stage(to, matrix + (size_t)row0 * bytes, bytes, min(16, HIDDEN - row0), lane_id(), 32);
+    commit_copies();
+}
+
+// The product of one entry, weighted, to the warp's sums [16][COLUMNS] by row of the pass.
+__device__ __forceinline__ void add_expert(const ExpertArgs& a, const Slots& slots, int type, const u8* matrix, const u8* tile, int row0, float* sums) {
+    float acc[NT][4];
+    clear(acc);
+    Columns columns = columns_of(slots.count, nullptr, slots.first, WIDTH);
+    if (STAGED) multiply_staged(acc, type, tile, WIDTH, 0, 1, a.act, columns);
+    else multiply(acc, type, matrix, HIDDEN, row0, WIDTH, 0, 1, a.act, columns);
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (slots.row[i][c % 2] >= 0) sums[((lane_id() >> 2) + 8 * (c / 2)) * COLUMNS + slots.row[i][c % 2]] += slots.weight[i][c % 2] * acc[i][c];
     __syncwarp();
 }
 
 KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
     DYNAMIC_SHARED(u8, memory);  // two tiles a warp, one of the shared expert, the sums of every warp
     const Route& route = *a.route;  // complete: every block of the kernel ahead has waited for it
-    int row0 = 16 * blockIdx.x, warp = warp_id(), count = route.count, shared_bytes = row_size(a.down_type[1], WIDTH);
-    Down down;
-    down.bytes = row_size(a.down_type[0], WIDTH);
-    int size = STAGED ? 16 * staged_stride(down.bytes) : 0;
-    u8* shared_tile = memory + DOWN_WARPS * 2 * size;
+    int row0 = 16 * blockIdx.x, warp = warp_id(), lane = lane_id(), routed = route.count - 1, n = a.pass->n;
+    int bytes = row_size(a.down_type[0], WIDTH), shared_bytes = row_size(a.down_type[1], WIDTH);
+    int size = STAGED ? 16 * staged_stride(bytes) : 0;
+    u8 *tiles = memory + 2 * warp * size, *shared_tile = memory + DOWN_WARPS * 2 * size;
     float* all = (float*)(shared_tile + (STAGED ? 16 * staged_stride(shared_bytes) : 0));
     float* sums = all + warp * 16 * COLUMNS;
-    down.slots[0] = memory + 2 * warp * size, down.slots[1] = down.slots[0] + size;
-    for (int i = lane_id(); i < 16 * COLUMNS; i += 32) sums[i] = 0;
-    if (warp < DOWN_WARPS) {
-        fetch_down(a, route, down, 0, warp, row0);
-        fetch_down(a, route, down, 1, warp + DOWN_WARPS, row0);
-    } else if (STAGED) {
-        stage(shared_tile, route.down[count - 1] + (size_t)row0 * shared_bytes, shared_bytes, shared_bytes, min(16, HIDDEN - row0),
-              lane_id(), 32);
-        commit_copies();
-    }
-    wait_for_previous();
-    warm_act(a, route, warp < DOWN_WARPS ? warp : count - 1);
-    if (warp == DOWN_WARPS) {
-        await_copies<0>();
-        __syncwarp();
-        add_expert(a, route, count - 1, a.down_type[1], shared_tile, row0, sums);
-    } else {
-        for (int i = 0, entry = warp; entry < count - 1; entry += DOWN_WARPS, i ^= 1) {
-            if (entry + DOWN_WARPS < count - 1) warm_act(a, route, entry + DOWN_WARPS);
+    for (int i = lane; i < 16 * COLUMNS; i += 32) sums[i] = 0;
+    // Lane i knows the warp's entry number i: one read for all of them. More than 32 come in further rounds.
+    for (int base = warp; base < (warp < DOWN_WARPS ? routed : 0); base += 32 * DOWN_WARPS) {
+        int own = min(base + DOWN_WARPS * lane, routed), first = route.first[own], end = route.first[own + 1];
+        u64 matrix = own < routed ? (u64)route.down[own] : 0;
+        auto matrix_of = [&](int i) { return (const u8*)(i < 32 ? __shfl_sync(FULL, matrix, i) : 0); };
+        fetch_down(tiles, matrix_of(0), bytes, row0);
+        fetch_down(tiles + size, matrix_of(1), bytes, row0);
+        if (base == warp) wait_for_previous();
+        for (int i = 0; i < 32 && base + DOWN_WARPS * i < routed; i++) {
+            int at = __shfl_sync(FULL, first, i);
+            Slots slots = slots_of(route, at, __shfl_sync(FULL, end, i) - at);
+            for (int tile = at / 8; tile <= (at + slots.count - 1) / 8; tile++) warm_blocks(a.act, tile, WIDTH, 0, WIDTH / 32);
             await_copies<1>();
             __syncwarp();
-            add_expert(a, route, entry, a.down_type[0], down.slots[i], row0, sums);
-            fetch_down(a, route, down, i, entry + 2 * DOWN_WARPS, row0);
+            add_expert(a, slots, a.down_type[0], matrix_of(i), tiles + (i & 1) * size, row0, sums);
+            fetch_down(tiles + (i & 1) * size, matrix_of(i + 2), bytes, row0);
         }
+        await_copies<0>();
+    }
+    if (warp == DOWN_WARPS) {
+        const u8* matrix = route.down[routed];
+        int at = route.first[routed];
+        fetch_down(shared_tile, matrix, shared_bytes, row0);
+        Slots slots = slots_of(route, at, n);
+        wait_for_previous();
+        for (int tile = at / 8; tile <= (at + n - 1) / 8; tile++) warm_blocks(a.act, tile, WIDTH, 0, WIDTH / 32);
+        await_copies<0>();
+        __syncwarp();
+        add_expert(a, slots, a.down_type[1], matrix, shared_tile, row0, sums);
+    } else if (warp >= routed) {
+        wait_for_previous();
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < 16 * a.pass->n; i += blockDim.x) {
+    for (int i = threadIdx.x; i < 16 * n; i += blockDim.x) {
         int row = i % 16, r = i / 16;
         if (row0 + row >= HIDDEN) continue;
         float v = 0;

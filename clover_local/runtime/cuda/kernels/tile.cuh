@@ -229,19 +229,17 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[NT][4], int type, con
 // start in the same bank.
 __device__ __forceinline__ int staged_stride(int bytes) { return bytes % 64 ? bytes : bytes + 32; }
 
-// Starts the copy of `bytes` bytes of each of `rows` rows, which begin every `pitch` bytes, by `threads` threads, of which
-// this one is number `index`. Parts of rows must be multiples of 16.
-__device__ __forceinline__ void stage(u8* to, const u8* from, int bytes, int pitch, int rows, int index, int threads) {
-    if (bytes % 64 && bytes == pitch) {
+// Starts the copy of `rows` neighbouring rows of `bytes` bytes by `threads` threads, of which this one is number `index`.
+__device__ __forceinline__ void stage(u8* to, const u8* from, int bytes, int rows, int index, int threads) {
+    if (bytes % 64) {
         int total = bytes * rows, whole = total & ~15;
         for (int i = 16 * index; i < whole; i += 16 * threads) copy_async(to + i, from + i);
         if (index == 0)
             for (int i = whole; i < total; i += 2) *(u16*)(to + i) = *(const u16*)(from + i);
     } else {
         int pieces = bytes / 16, row = index / pieces, piece = index % pieces, rows_on = threads / pieces, on = threads % pieces;
-        int stride = staged_stride(bytes);
         while (row < rows) {
-            copy_async(to + row * stride + 16 * piece, from + (size_t)row * pitch + 16 * piece);
+            copy_async(to + row * (bytes + 32) + 16 * piece, from + (size_t)row * bytes + 16 * piece);
             row += rows_on, piece += on;
             if (piece >= pieces) piece -= pieces, row++;
         }
