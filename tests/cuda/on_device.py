@@ -32,7 +32,8 @@ CASES = {
 }
 GRAPHS = (("verify", 1), ("verify", 8), ("preview", 16), ("verify", 32))
 KEPT = 5000  # values of an array that a trace holds
-TOLERANCE = 0.03  # of the norm: one step of a quantized activation, grown through a few random layers
+LEAST = 60  # outputs to compare before a near-tie of two experts may part the two machines
+TOLERANCE = 0.05  # of the norm: one step of a quantized activation, grown through a few random layers
 
 
 def record(folder: Path) -> None:
@@ -61,19 +62,24 @@ def check(folder: Path) -> bool:
         device.prepare(one for kind, rows in (*scenario, *GRAPHS) for one in session.launches(kind, rows))
         want = np.load(folder / f"{name}.npz")
         worst: dict[str, tuple[float, str]] = defaultdict(lambda: (0.0, ""))
+        compared, parted = 0, ""
         for key, value in trace(session, scenario):
-            if key not in want:
+            if key not in want or parted:
+                continue
+            compared += 1
+            if ".moe_route." in key and difference(sampled(value), want[key]) > TOLERANCE:
+                parted = key  # a near-tie of two experts: from here on they are two different models
                 continue
             kernel = ".".join(key.split(".")[3:])
             error = difference(sampled(value), want[key])
             if not error <= worst[kernel][0]:
                 worst[kernel] = (error, key)
         same = graphs_agree(session)
-        ok = same and all(error <= TOLERANCE for error, _ in worst.values())
+        ok = same and compared >= LEAST and all(error <= TOLERANCE for error, _ in worst.values())
         good &= ok
         print(
             f"{name}: {'ok' if ok else 'DIFFERS'}, graphs {'equal' if same else 'DIFFER'}, "
-            f"{time.time() - started:.0f} s"
+            f"{time.time() - started:.0f} s, {compared} outputs compared{parted and ', until ' + parted}"
         )
         for kernel, (error, key) in sorted(worst.items()):
             print(f"    {kernel:28} {error:.1e} {key if error > TOLERANCE else ''}", flush=True)

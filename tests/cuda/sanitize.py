@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 
+from clover_local.runtime.cuda.arguments import MAX_ROWS
 from clover_local.runtime.cuda.device import Device
 from clover_local.runtime.cuda.network import Network
 
@@ -43,12 +44,24 @@ class Bare(Device):
 
 
 def clear(net: Network, device: Device) -> None:
-    """Zero what must be zero before the first pass: the committed state of no token, and counters."""
+    """Zero what must be zero before the first pass: the committed state of no token, and counters.
+
+    And quantized activations: rows beyond those of a pass fill up a tile of eight; their products are dropped.
+    """
     spec, zeros = net.spec, lambda count: np.zeros(count, np.float32)
+    slots = MAX_ROWS * (spec.experts_used + 1)
+    for acts, rows, k in (
+        (net.work.h, MAX_ROWS, spec.hidden),
+        (net.work.mixed, MAX_ROWS, max(spec.heads * spec.head_dim, spec.value_size)),
+        (net.work.act, slots, spec.expert_width),
+    ):
+        device.write(acts.q, zeros(rows * k // 4))
+        device.write(acts.s, zeros(rows * k // 32 * 2))
     for layer in spec.gdn_layers:
         device.write(net.state.ring[layer], zeros(3 * spec.channels))
         device.write(net.state.memory[layer], zeros(spec.value_heads * spec.gdn_head_dim**2))
     device.write(net.work.usage, zeros(spec.layers * spec.experts))
+    device.write(net.work.arrived, zeros(spec.value_heads))
 
 
 def main() -> int:
@@ -62,6 +75,7 @@ def main() -> int:
         device = Bare() if options.bare else Device()
         session = Session(S.network(S.SMALL, RECIPES[name], device, CONTEXT), device)
         clear(session.net, device)
+        device.prepare(one for kind, rows in PASSES for one in session.launches(kind, rows))
         rng = np.random.default_rng(0)
         for kind, rows in PASSES:
             session.begin(kind, rows, rng.integers(4, S.SMALL.vocab, rows).tolist())
