@@ -30,7 +30,7 @@ from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.quantize import quantize
 from clover_local.model.passes import Kind
 from clover_local.model.spec import Spec
-from clover_local.runtime import fitting
+from clover_local.runtime import fitting, placement
 from clover_local.runtime.engine import Engine, default_threads
 from clover_local.runtime.kernels import WIDTHS, Kernels
 from clover_local.runtime.plan import parse_size
@@ -39,7 +39,7 @@ WARM, TIMED = 3, 9
 PROMPT, ANSWER = 40, 24
 VERIFIED = (2, 4, 8, 16)
 KEPT = 0.873  # chance of a drafted row, given those before it: the profile math of docs/performance.md
-LEARN = 40  # passes of 32 random tokens
+LEARN = 60  # passes of 32 random tokens
 
 
 class Peak(threading.Thread):
@@ -159,22 +159,23 @@ def stock(path: Path, budget: int, n_ctx: int, seed: int) -> dict[str, float]:
 
 def learned(engine: Engine, seed: int) -> float | None:
     """Let the placement follow the routers; returns the share of other tokens' uses that is on the card."""
-    placement, rng = engine.placement, np.random.default_rng(seed)
-    if placement is None:
+    own, rng = engine.placement, np.random.default_rng(seed)
+    if own is None:
         return None
-    placement.learn()
-    placement.forget()
+    placement.SURE = 0.0  # as after a long time: here a minute must do
+    own.learn()
+    own.forget()
     engine.reset()
     for _ in range(LEARN):
         engine.verify(rng.integers(0, engine.spec.vocab - 1, 32).tolist())
     moved = engine.adapt(None)
-    placement.learn()
-    placement.forget()
+    own.learn()
+    own.forget()
     for _ in range(4):
         engine.verify(rng.integers(0, engine.spec.vocab - 1, 32).tolist())
-    placement.learn()
+    own.learn()
     print(f"# {moved / 1e9:.2f} GB of experts changed places", flush=True)
-    return placement.share
+    return own.share
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
@@ -222,9 +223,9 @@ def main() -> int:
         del engine
         gc.collect()
     began = time.perf_counter()
-    with Engine.open(
-        args.model, n_ctx=args.ctx_size, device=args.device, vram=parse_size(args.vram)
-    ) as engine:
+    peak = Peak() if shutil.which("nvidia-smi") else nullcontext()
+    vram = parse_size(args.vram)
+    with peak, Engine.open(args.model, n_ctx=args.ctx_size, device=args.device, vram=vram) as engine:
         print(
             f"# capped: opened after {time.perf_counter() - began:.1f} s, note {engine.note}, {engine.memory}",
             flush=True,

@@ -11,7 +11,7 @@ from clover_local.runtime.graphs import Runner
 from clover_local.runtime.usage import Usage
 
 SWAP_BYTES = 1 << 30  # moved between two answers at most: 20 to 40 ms on a usual link
-SURE = 2.0  # standard deviations by which an expert must have been used more often than the one it replaces
+SURE = 1.0  # standard deviations by which an expert must have been used more often than the one it replaces
 
 
 class CardRunner(Runner, Protocol):
