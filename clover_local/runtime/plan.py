@@ -1,7 +1,8 @@
 """What fits where: from a file's metadata and a budget of bytes to a placement. Pure; others print it.
 
-Every byte is accounted for by class. When the card is too small for all of it, whole layers' routed experts
-stay in the computer's memory for the CPU to compute, from the last layer backwards, until the rest fits.
+Every byte is accounted for by class. When the card is too small for all of it, copies of as many experts as fit
+lie there and our kernels read the others from the computer's memory; where they do not run, whole layers' routed
+experts stay there for the CPU to compute, from the last layer backwards, until the rest fits (docs/memory.md).
 """
 
 from collections.abc import Mapping
