@@ -52,9 +52,7 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
     segments[1] = A.Segment(machine.place(other), 0, 5, tiles, rows)
     before = rng.normal(0, 1, (n, rows + 5)).astype(np.float32)
     out, run = machine.place(before), machine.place(np.frombuffer(bytes(A.Pass(n)), np.uint8))
-    acts = A.Acts(
-        machine.place(tiled(q.reshape(n, -1, 32))), machine.place(tiled(s)), machine.place(x)
-    )
+    acts = A.Acts(machine.place(tiled(q.reshape(n, -1, 32))), machine.place(tiled(s)), machine.place(x))
     args = A.DenseArgs(segments, acts, out, run, 2, rows + 5, 1)
     types = 1 << MATRIX_TYPES[kind] | 1
     for staged in (0, 1):
@@ -65,7 +63,9 @@ def test_matrix_of_every_type(kind: str, n: int) -> None:
         machine.check()
         got = machine.read(out, np.float32, n, rows + 5)
         seen = means if kind in QUANTIZED else x
-        want = before + np.concatenate([seen @ weights.T.astype(np.float64), x @ other.T.astype(np.float64)], 1)
+        want = before + np.concatenate(
+            [seen @ weights.T.astype(np.float64), x @ other.T.astype(np.float64)], 1
+        )
         assert np.abs(got - want).max() < 2e-4
 
 

@@ -197,7 +197,15 @@ def _replay_args(net: Network) -> A.ReplayArgs:
 
 def _ring(net: Network) -> Launch:
     grid = (-(-net.spec.channels // 256), len(net.gdn))
-    return Launch("gdn", "gdn_ring", grid, 256, _replay_args(net), 0, (("HEAD", net.spec.gdn_head_dim), ("PARTS", CAUSAL_PARTS)))
+    return Launch(
+        "gdn",
+        "gdn_ring",
+        grid,
+        256,
+        _replay_args(net),
+        0,
+        (("HEAD", net.spec.gdn_head_dim), ("PARTS", CAUSAL_PARTS)),
+    )
 
 
 def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
