@@ -19,7 +19,7 @@ from clover_local.errors import CloverError, UsageError
 from clover_local.ggml.backend import choose_device, devices
 from clover_local.ggml.gguf import GgufFile
 from clover_local.runtime import fitting
-from clover_local.runtime.engine import Engine, default_threads
+from clover_local.runtime.engine import Engine
 from clover_local.runtime.plan import parse_size
 
 RANDOM_PROMPT = 64  # tokens of a random prompt that is answered
@@ -140,8 +140,7 @@ def _stock(args: argparse.Namespace, path: Path, engine: Engine) -> tuple[Stock 
     gpu = gpus.index(device.name) if device.is_gpu else None
 
     def load(moved: int) -> Stock:
-        threads = args.threads or default_threads()
-        return Stock(path, n_ctx=engine.n_ctx, threads=threads, gpu=gpu, n_cpu_moe=moved)
+        return Stock(path, n_ctx=engine.n_ctx, threads=engine.threads, gpu=gpu, n_cpu_moe=moved)
 
     try:
         if budget is not None and args.n_cpu_moe is None:
@@ -208,7 +207,7 @@ def _about(
         "backends": device.name,
         "gpu_info": device.description if device.is_gpu else "",
         "cpu_info": machine.host()["processor"],
-        "n_threads": args.threads or default_threads(),
+        "n_threads": engine.threads,
         "type_k": args.cache_type_k,
         "type_v": args.cache_type_v,
         "device": engine.device_name,

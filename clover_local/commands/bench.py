@@ -162,7 +162,6 @@ def _modes(text: str) -> tuple[str, ...]:
 def _math500(args: argparse.Namespace) -> int:
     from clover_local.bench import machine, math500, options
     from clover_local.bench.grading import Grader
-    from clover_local.runtime.engine import default_threads
 
     path, plan = options.model_path(args), _plan(args)
     with Grader(strict_units=plan.strict_units) as grader:
@@ -171,7 +170,7 @@ def _math500(args: argparse.Namespace) -> int:
         math500.check(plan, model)
         engine = {
             "n_ctx": model.engine.n_ctx,
-            "threads": args.threads or default_threads(),
+            "threads": model.engine.threads,
             "kv": f"{args.cache_type_k}/{args.cache_type_v}",
         }
         run = _open_run(args, math500.header(plan, model, machine.model_identity(path), engine))

@@ -21,7 +21,7 @@ def add_engine_options(
 ) -> None:
     """Where and with how much memory a model runs; `context` is the help of --ctx-size."""
     add("-c", "--ctx-size", type=int, metavar="N", help=context)
-    add("-t", "--threads", type=int, metavar="N", help="CPU threads (default: by the machine)")
+    add("-t", "--threads", type=int, metavar="N", help="CPU threads (default: by machine and model)")
     add("--device", metavar="NAME", help="cpu, gpu or a device's name (default: a GPU if there is one)")
     add("--cache-type-k", default="f16", metavar="TYPE", help="type of the K cache: f16 (default), q8_0, f32")
     add("--cache-type-v", default="f16", metavar="TYPE", help="type of the V cache: f16 (default), q8_0, f32")

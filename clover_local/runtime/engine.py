@@ -34,6 +34,7 @@ from clover_local.runtime.staging import Staging
 from clover_local.runtime.usage import Usage, model_id
 
 DEFAULT_CONTEXT = 32768
+SMALL_MODEL = 64 << 20  # bytes
 PREFILL_ROWS = (512, 256, 128, 64, 32)
 SHORT_REST = 128
 GPU_MOE_CHUNK = 8  # above 8 rows ggml's CUDA kernel for expert products is four times slower
@@ -58,8 +59,13 @@ def context_size(spec: Spec, n_ctx: int | None) -> int:
     return wanted
 
 
-def default_threads() -> int:
-    """Threads for the CPU backend: all cores of a small machine, half of many (the rest are hyperthreads)."""
+def default_threads(weights: int | None = None) -> int:
+    """Threads for the CPU backend: all cores of a small machine, half of many (the rest are hyperthreads).
+
+    One for a model of less than 64 MiB of `weights`, whose operations end sooner than threads can meet.
+    """
+    if weights is not None and weights < SMALL_MODEL:
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores if cores <= 4 else cores // 2
 
@@ -71,10 +77,17 @@ class Engine:
     """
 
     def __init__(
-        self, model: Model, file: GgufFile, n_ctx: int, use: str = "", usage: Usage | None = None
+        self,
+        model: Model,
+        file: GgufFile,
+        n_ctx: int,
+        threads: int = 1,
+        use: str = "",
+        usage: Usage | None = None,
     ) -> None:
         self.spec: Spec = model.spec
         self.n_ctx = n_ctx
+        self.threads = threads
         self._use = use
         self.file = file
         self._model = model
@@ -157,14 +170,15 @@ class Engine:
         placed: Plan | None,
         progress: Callable[[int, int], None] | None,
     ) -> "Engine":
-        backend = Backend(where, threads or default_threads())
+        threads = threads or default_threads(sum(info.nbytes for info in file.tensors.values()))
+        backend = Backend(where, threads)
         owned: list[Weights | Constants | State] = []
         host_layers, slots = (placed.host_layers, placed.slots) if placed else (frozenset[int](), ())
         usage = Usage.load(model_id(file, spec), spec) if slots else None
         host = None
         try:
             mixed = bool(host_layers or slots)
-            host = Backend(choose_device("cpu"), threads or default_threads()) if mixed else None
+            host = Backend(choose_device("cpu"), threads) if mixed else None
             backend.mixed = mixed
             order = usage.order() if usage else None
             weights = weights_module.load(file, spec, backend, progress, host_layers, slots, order)
@@ -182,9 +196,9 @@ class Engine:
                     one.close() if isinstance(one, Backend) else one.free()
             raise
         chunk = None if backend.is_cpu else GPU_MOE_CHUNK
-        use = repr((threads or default_threads(), kv_types, sorted(host_layers), slots))
+        use = repr((threads, kv_types, sorted(host_layers), slots))
         model = Model(spec, weights, constants, state, backend, chunk, host)
-        return cls(model, file, n_ctx, use, usage)
+        return cls(model, file, n_ctx, threads, use, usage)
 
     # --- what is committed -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from clover_local.errors import CloverError, ContextFullError
 from clover_local.model.passes import build_pass
 from clover_local.runtime import graphs
-from clover_local.runtime.engine import Engine, Snapshot
+from clover_local.runtime.engine import Engine, Snapshot, default_threads
 from clover_local.runtime.graphs import kv_bucket
 
 WORDS = 1500  # token ids below the special ones
@@ -205,3 +205,8 @@ def test_warming_stays_inside_the_context(trained_f32: Path) -> None:
         small.prefill([1, 2, 3, 4, 5, 6])
         assert small.warm() > 0
         assert all(key.rows + small.n_past <= 20 for key in small._graphs._passes)
+
+
+def test_a_small_model_runs_on_one_thread() -> None:
+    assert default_threads(9 << 20) == 1
+    assert default_threads(1 << 30) == default_threads() >= 1
