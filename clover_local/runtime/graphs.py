@@ -13,15 +13,13 @@ from clover_local.model.draft import DraftSettings
 from clover_local.model.experts import FAR
 from clover_local.model.passes import FORBIDDEN, Kind, Model, Pass, PassKey, build_commit, build_pass
 from clover_local.model.spec import MAX_ROWS
+from clover_local.runtime.plan import KEPT_LARGE
 from clover_local.runtime.response import Counts, Response
 from clover_local.runtime.rows import Rows
 from clover_local.runtime.staging import Staging
 
 KV_STEP = 256  # llama.cpp pads its cache views to this too
 KEPT_PASSES = 32  # graphs kept alive; the least recently used goes first
-KEPT_LARGE = (
-    4  # of those, graphs of long prefills, which take memory; one where experts pass through the card
-)
 
 
 class Runner(Protocol):
@@ -193,7 +191,7 @@ class GraphRunner:
         one = self._passes.pop(key, None)
         if one is None:
             large = [old for old in self._passes if old.rows > MAX_ROWS < key.rows]
-            kept = 1 if self._model.host is not None else KEPT_LARGE
+            kept = 1 if self._model.host is not None else KEPT_LARGE  # they take memory
             oldest = list(self._passes)[: max(len(self._passes) - KEPT_PASSES + 1, 0)]
             for old in {*large[: max(len(large) - kept + 1, 0)], *oldest}:
                 self._passes.pop(old).graph.free()

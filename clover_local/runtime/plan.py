@@ -27,7 +27,10 @@ MODULES = 64 << 20
 """Our own kernels' code on the card, and what their reservations round up to."""
 KEPT_ROWS = 160
 """Rows of logits that kept graphs hold at once: steps, drafts and verifies of the usual widths."""
-PREFILL_ROWS, KEPT_LARGE = 512, 4
+PREFILL_ROWS = 512
+KEPT_LARGE = 6
+"""Graphs of long prefills that are kept: views of 512 to 8,192 tokens and the rest of a prompt. Where fewer are kept
+than are used in turn, each is built anew every time, which takes some 10 ms."""
 PREFILL_LAYERS = 1
 """Layers' experts that ggml holds on the card at once while a long prompt runs through those of the CPU."""
 PLACED_ROWS = 2048
