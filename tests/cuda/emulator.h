@@ -197,7 +197,6 @@ inline float __uint_as_float(unsigned v) { return emu_bits<float>(v); }
 inline unsigned __float_as_uint(float v) { return emu_bits<unsigned>(v); }
 
 inline void wait_for_previous() {}
-inline void prefetch(const void* p) { volatile char c = *(const char*)p; (void)c; }
 inline void warm(const void* p) {
     if ((size_t)p & 15) { fprintf(stderr, "emulator: a read is not aligned\n"); abort(); }
     volatile char c = *(const char*)p, d = ((const char*)p)[15];

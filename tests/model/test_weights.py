@@ -22,15 +22,16 @@ def test_copied_and_merged_weights_give_the_same_passes(
     case = json.loads((shared / "oracle" / "clover-10m.results.json").read_text())["cases"][0]
     words = case["prompt_ids"] + case["plain_ids"]
     seen: list[tuple[int, int]] = []
+    meter = lambda infos: weights._Meter(  # noqa: E731
+        sum(info.nbytes for info in infos.values()), lambda *at: seen.append(at)
+    )
     with Engine.open(path, n_ctx=256, threads=2, device="cpu") as engine:
         want = _passes(engine, words)
     with monkeypatch.context() as patch:
         patch.setattr(
             weights,
             "_map",
-            lambda file, infos: weights._upload(
-                file, infos, Backend(choose_device("cpu")), lambda *at: seen.append(at)
-            ),
+            lambda file, infos: weights._upload(file, infos, Backend(choose_device("cpu")), meter(infos)),
         )
         with Engine.open(path, n_ctx=256, threads=2, device="cpu") as engine:
             loaded = engine._model.weights

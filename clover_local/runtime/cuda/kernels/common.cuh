@@ -55,8 +55,6 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
-__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
 // Reads 16 aligned bytes so that they are near when they are needed.
 __device__ __forceinline__ void warm(const void* p) {
     u32 a, b, c, d;
