@@ -30,7 +30,7 @@ KEPT_ROWS = 160
 PREFILL_ROWS = 512
 KEPT_LARGE = 6
 """Graphs of long prefills that are kept: views of 512 to 8,192 tokens and the rest of a prompt. Where fewer are kept
-than are used in turn, each is built anew every time, which takes some 10 ms."""
+than are used in turn, each is built anew every time."""
 PREFILL_LAYERS = 1
 """Layers' experts that ggml holds on the card at once while a long prompt runs through those of the CPU."""
 PLACED_ROWS = 2048

@@ -2,6 +2,7 @@
 
 python -m tests.cuda.on_device record TRACES        # anywhere, slow: what every kernel must write
 python -m tests.cuda.on_device check TRACES [--time] # on a machine with a card
+python -m tests.cuda.on_device layer KIND ROWS       # there too: the kernels of a first layer once, for a profiler
 """
 
 import argparse
@@ -16,6 +17,7 @@ import numpy as np
 
 from clover_local.model.spec import Spec
 from clover_local.model.weights import wanted
+from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.device import Device
 from clover_local.runtime.cuda.network import BLOCKS, Network, Place, build, router_width
 from clover_local.runtime.cuda.passes import Launch
@@ -204,6 +206,17 @@ def times(recipe_name: str, recipe: Mapping[str, str], plan: list[tuple[str, int
     device.close()
 
 
+def layer(kind: str, rows: int) -> None:
+    """Run the embedding and the first layer of a pass of int4 kernel by kernel, its routers among 32 experts."""
+    device = Device()
+    session = Session(full_network(S.INT4, device), device)
+    session.past = 512
+    steer(session.net, device, 32)
+    session.begin(kind, rows, np.random.default_rng(1).integers(0, TOKENS, rows).tolist())
+    device.run(session.launches(kind, rows)[:10])
+    device.close()
+
+
 def breakdown(session: Session, device: Device, launches: list[Launch]) -> None:
     """Time of each group of kernels alone, replayed as a graph of its own."""
     groups = defaultdict(list)
@@ -226,14 +239,21 @@ PLAN = [
 
 
 def main() -> int:
-    """The command above."""
+    """The commands above."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=["record", "check"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--time", action="store_true")
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action in ("record", "check"):
+        actions.add_parser(action).add_argument("folder", type=Path)
+    actions.choices["check"].add_argument("--time", action="store_true")
+    one = actions.add_parser("layer")
+    one.add_argument("kind", choices=["verify", "preview"])
+    one.add_argument("rows", type=int, choices=range(1, A.MAX_ROWS + 1), metavar="ROWS")
     options = parser.parse_args()
     if options.action == "record":
         record(options.folder)
+        return 0
+    if options.action == "layer":
+        layer(options.kind, options.rows)
         return 0
     good = check(options.folder)
     if options.time:
