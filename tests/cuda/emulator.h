@@ -185,6 +185,12 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
     for (int i = 0; i < 4; i++) r |= (both >> 8 * (s >> 4 * i & 7) & 255) << 8 * i;
     return (unsigned)r;
 }
+inline int emu_dp2a(int a, int b, int c, int at) {
+    return c + (short)a * (signed char)(b >> at) + (short)(a >> 16) * (signed char)(b >> (at + 8));
+}
+inline int __dp2a_lo(int a, int b, int c) { return emu_dp2a(a, b, c, 0); }
+inline int __dp2a_hi(int a, int b, int c) { return emu_dp2a(a, b, c, 16); }
+inline int signed_byte(unsigned word, int i) { return (signed char)(word >> 8 * i); }
 inline unsigned atomicAdd(unsigned* p, unsigned v) { unsigned old = *p; *p += v; return old; }
 inline void __threadfence() {}
 template <class T> T __ldcg(const T* p) { return *p; }
@@ -202,6 +208,7 @@ inline void warm(const void* p) {
     volatile char c = *(const char*)p, d = ((const char*)p)[15];
     (void)c, (void)d;
 }
+inline const unsigned char* load_pointer(const unsigned char* const* p) { return *p; }
 inline void copy_async(void* shared, const void* global) {
     if (((size_t)shared | (size_t)global) & 15) { fprintf(stderr, "emulator: a copy is not aligned\n"); abort(); }
     memcpy(shared, global, 16);

@@ -69,7 +69,7 @@ class Attention:
         launches = [one for one in self.session.launches(case.kind, case.rows) if one.source == "attention"]
         self.machine.run(launches)
         shape = (case.rows, self.spec.heads, self.spec.head_dim)
-        return self.machine.read(self.net.work.mixed.f, np.float32, *shape)
+        return self.machine.read(self.net.work.attended.f, np.float32, *shape)
 
 
 def projections(spec: Spec, rows: int, rng: np.random.Generator) -> np.ndarray:

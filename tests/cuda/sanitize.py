@@ -6,13 +6,15 @@ compute-sanitizer --tool initcheck --error-exitcode 9 python -m tests.cuda.sanit
 """
 
 import argparse
+import ctypes as C
 import sys
 
 import numpy as np
 
 from clover_local.runtime.cuda.arguments import MAX_ROWS
 from clover_local.runtime.cuda.device import Device
-from clover_local.runtime.cuda.network import Network
+from clover_local.runtime.cuda import arguments as A
+from clover_local.runtime.cuda.network import GRAIN, Network, head_grain, most_slots
 
 from . import synthetic as S
 from .trace import Session
@@ -49,19 +51,24 @@ def clear(net: Network, device: Device) -> None:
     And quantized activations: rows beyond those of a pass fill up a tile of eight; their products are dropped.
     """
     spec, zeros = net.spec, lambda count: np.zeros(count, np.float32)
-    slots = MAX_ROWS * (spec.experts_used + 1)
-    for acts, rows, k in (
-        (net.work.h, MAX_ROWS, spec.hidden),
-        (net.work.mixed, MAX_ROWS, max(spec.heads * spec.head_dim, spec.value_size)),
-        (net.work.act, slots, spec.expert_width),
+    for acts, rows, k, grain in (
+        (net.work.h, MAX_ROWS, spec.hidden, GRAIN),
+        (net.work.mixed, MAX_ROWS, spec.value_size, head_grain(spec.gdn_head_dim)),
+        (net.work.attended, MAX_ROWS, spec.heads * spec.head_dim, head_grain(spec.head_dim)),
+        (net.work.act, most_slots(spec), spec.expert_width, 1),
     ):
         device.write(acts.q, zeros(rows * k // 4))
-        device.write(acts.s, zeros(rows * k // 32 * 2))
+        if grain == 1:
+            device.write(acts.s, zeros(rows * k // 32 * 2))
+        else:
+            device.write(acts.scale, zeros(rows * -(-k // (32 * grain))))
+            device.write(acts.sum, zeros(rows * -(-k // 256) * 4))
     for layer in spec.gdn_layers:
         device.write(net.state.ring[layer], zeros(3 * spec.channels))
         device.write(net.state.memory[layer], zeros(spec.value_heads * spec.gdn_head_dim**2))
     device.write(net.work.usage, zeros(spec.layers * spec.experts))
     device.write(net.work.arrived, zeros(spec.value_heads))
+    device.write(net.work.route, zeros(C.sizeof(A.Route) // 4))  # pointers are read beside their count
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from clover_local.model.spec import Preview, Spec
 from clover_local.model.weights import wanted
+from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.network import (
     BLOCKS,
     Machine,
@@ -177,3 +178,30 @@ def tiled(blocks: np.ndarray) -> np.ndarray:
     padded = np.zeros((rows, *blocks.shape[1:]), blocks.dtype)
     padded[: len(blocks)] = blocks
     return np.ascontiguousarray(np.swapaxes(padded.reshape(-1, 8, *blocks.shape[1:]), 1, 2))
+
+
+def place_acts(machine: Store, q: np.ndarray, scale: np.ndarray, x: np.ndarray) -> A.Acts:
+    """Activations whose bytes are q, int8 [rows, k], with a scale for every group, float32 [rows, groups]."""
+    rows, k = q.shape
+    sums = q.reshape(rows, -1, 32).astype(np.int32).sum(-1)
+    data, values = machine.place(tiled(q.reshape(rows, -1, 32))), machine.place(x.astype(np.float32))
+    if scale.shape[1] == k // 32:
+        pairs = np.stack([scale, scale * sums], -1).astype(np.float32)
+        return A.Acts(data, machine.place(tiled(pairs)), None, None, values)
+    steps = np.zeros((rows, -(-k // 256) * 8), np.int16)
+    steps[:, : k // 32] = sums
+    scales = machine.place(tiled(scale.astype(np.float32)))
+    return A.Acts(data, None, scales, machine.place(tiled(steps.reshape(rows, -1, 8))), values)
+
+
+def quantized(x: np.ndarray, grain: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The kernels' 8-bit form of rows: bytes, scales of groups of `grain` blocks of 32, and what they stand for."""
+    rows, k = x.shape
+    groups = -(-k // (32 * grain))
+    parts = np.zeros((rows, groups * 32 * grain))
+    parts[:, :k] = x
+    parts = parts.reshape(rows, groups, -1)
+    scale = np.abs(parts).max(-1) / 127
+    q = np.rint(parts / np.maximum(scale, 1e-30)[..., None])
+    cut = lambda v: v.reshape(rows, -1)[:, :k]  # noqa: E731
+    return cut(q).astype(np.int8), scale, cut(q * scale[..., None])

@@ -13,53 +13,57 @@ from clover_local.model.processing import process
 from clover_local.model.spec import Spec
 from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.network import BLOCKS, MATRIX_TYPES, Network, Place, build, unsupported
-from clover_local.runtime.cuda.passes import FLOAT_TILE, FLOATS, TILE, Launch, staged_bytes
+from clover_local.runtime.cuda.passes import FLOATS, TILE, Launch, staged_bytes
 from tests.reference import from_gguf
 from tests.reference import model as reference
 
 from .emulation import Emulator
-from .synthetic import INT4, SMALL, blocks, empty_state, network, tiled
+from .synthetic import INT4, SMALL, blocks, empty_state, network, place_acts, quantized
 from .trace import Session
 
 QUANTIZED = [kind for kind, (values, _) in BLOCKS.items() if values > 1]
 
 
-def _quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The kernels' 8-bit form of rows: values, (scale, scale * sum), and what they stand for."""
-    parts = x.reshape(len(x), -1, 32)
-    scale = np.abs(parts).max(-1) / 127
-    q = np.rint(parts / np.maximum(scale, 1e-30)[..., None])
-    s = np.stack([scale, scale * q.sum(-1)], -1).astype(np.float32)
-    return q.astype(np.int8).reshape(x.shape), s, (q * scale[..., None]).reshape(x.shape)
+SHAPES = {
+    1: ((8, 4, 2, 2), (1, 8, 2, 99)),
+    7: ((4, 8, 1, 99),),
+    16: ((8, 8, 2, 3), (1, 4, 0, 2)),
+    29: ((8, 4, 1, 99), (2, 4, 0, 3)),
+}
+"""By rows: blocks that share a scale, warps, buffers (0: straight from the matrix), and blocks, of which some have no tile."""
 
 
 @pytest.mark.parametrize("n", [1, 7, 16, 29])
 @pytest.mark.parametrize("kind", list(MATRIX_TYPES))
 def test_matrix_of_every_type(kind: str, n: int) -> None:
-    """Rows that do not fill the last tile, a second matrix of another type behind the same input, a residual."""
+    """Rows that do not fill the last tile, a second matrix of another type behind the same input, a residual;
+    blocks that take one tile and blocks that take several."""
     rng = np.random.default_rng(n)
     machine, k, rows = Emulator(), 512 if BLOCKS[kind][0] == 256 else 448, 41
     data = blocks(kind, rows * k // BLOCKS[kind][0], 0.1, rng)
     weights = dequantize(kind, data.reshape(-1), k)
     other = rng.normal(0, 0.1, (5, k)).astype(np.float32)
     x = rng.normal(0, 1, (n, k)).astype(np.float32)
-    q, s, means = _quantized_rows(x.astype(np.float64))
     width = 8 if n <= 8 else 16 if n <= 16 else 32
+    floats, float_rows = kind in FLOATS, 4 if n == 7 else 2
+    tiles = -(-rows // (float_rows if floats else TILE))
     segments = (A.Segment * A.SEGMENTS)()
     segments[0] = A.Segment(machine.place(data), MATRIX_TYPES[kind], rows, 0, 0)
-    floats = kind in FLOATS
-    tiles = -(-rows // (FLOAT_TILE[8] if floats else TILE))
     segments[1] = A.Segment(machine.place(other), 0, 5, tiles, rows)
+    tiles += -(-5 // float_rows)
     before = rng.normal(0, 1, (n, rows + 5)).astype(np.float32)
     out, run = machine.place(before), machine.place(np.frombuffer(bytes(A.Pass(n)), np.uint8))
-    acts = A.Acts(machine.place(tiled(q.reshape(n, -1, 32))), machine.place(tiled(s)), machine.place(x))
-    args = A.DenseArgs(segments, acts, out, run, 2, rows + 5, 1)
-    types = 1 << MATRIX_TYPES[kind] | 1
-    for staged in (0, 1):
+    for grain, warps, buffers, grid in SHAPES[n]:
         machine.write(out, before)
-        values = (("NT", width // 8), ("TYPES", types), ("INPUTS", k), ("WARPS", 8), ("STAGED", staged))
-        shared = 8 * TILE * width * 4 + staged * staged_bytes(kind, k, TILE)
-        machine.run([Launch("dense", "dense", (tiles + 3, 1), 256, args, shared, values)])
+        q, scale, means = quantized(x.astype(np.float64), grain)
+        args = A.DenseArgs(segments, place_acts(machine, q, scale, x), out, run, 2, rows + 5, tiles, 1)
+        values = (
+            ("NT", width // 8), ("TYPES", 1 << MATRIX_TYPES[kind] | 1), ("INPUTS", k), ("X_GRAIN", grain),
+            ("WARPS", warps), ("FLOAT_ROWS", float_rows), ("BUFFERS", buffers), ("STAGED", int(buffers > 0)),
+            ("REUSED", int(grid < tiles)),
+        )  # fmt: skip
+        shared = warps * TILE * width * 4 + buffers * staged_bytes(kind, k, TILE)
+        machine.run([Launch("dense", "dense", (grid, 1), 32 * warps, args, shared, values)])
         machine.check()
         got = machine.read(out, np.float32, n, rows + 5)
         seen = means if kind in QUANTIZED else x

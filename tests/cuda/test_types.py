@@ -10,7 +10,7 @@ from clover_local.runtime.cuda.network import BLOCKS, MATRIX_TYPES
 from clover_local.runtime.cuda.passes import Launch
 
 from .emulation import Emulator
-from .matrices import FILLS, QUANTIZED, chance, corner_blocks, corners
+from .matrices import FILLS, GRAINS, QUANTIZED, chance, corner_blocks, corners
 from .synthetic import blocks
 
 
@@ -20,19 +20,20 @@ def test_ids_and_sizes_are_those_of_ggml() -> None:
         assert (number, BLOCKS[kind]) == (info.id, (info.block, info.size))
 
 
-@pytest.mark.parametrize("n", [2, 9, 32])
+@pytest.mark.parametrize(("n", "grain"), [(2, 8), (9, 4), (9, 1), (32, 8)])
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_corners_of_a_block(kind: str, n: int) -> None:
+def test_corners_of_a_block(kind: str, n: int, grain: int) -> None:
     """All bits set, none, and signs of the scale."""
     machine = Emulator()
-    assert corners(machine, kind, n) <= 1
+    assert corners(machine, kind, n, grain) <= 1
     machine.check()
 
 
+@pytest.mark.parametrize("grain", GRAINS)
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_wide_rows_of_every_type(kind: str) -> None:
+def test_wide_rows_of_every_type(kind: str, grain: int) -> None:
     machine = Emulator()
-    assert chance(machine, kind, 3) <= 1
+    assert chance(machine, kind, 3, grain) <= 1
     machine.check()
 
 

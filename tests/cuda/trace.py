@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from clover_local.runtime.cuda import arguments as A
-from clover_local.runtime.cuda.network import Network
+from clover_local.runtime.cuda.network import GRAIN, Network, head_grain
 from clover_local.runtime.cuda.passes import Launch, causal, commit, preview, width_for
 
 from .synthetic import Store
@@ -67,29 +67,33 @@ def outputs(session: Session, one: Launch, rows: int) -> Iterator[tuple[str, np.
     """Names and values of what a kernel wrote."""
     net, read = session.net, session.machine.read
     spec, work, args = net.spec, net.work, one.args
-    if one.kernel in ("embed", "moe_down") or (one.kernel == "dense" and args.add):
+    if one.kernel == "rms_norm":
+        yield from _acts(read, work.h, rows, spec.hidden, GRAIN)
+    if one.kernel in ("embed", "rms_norm") or (one.kernel == "dense" and args.add):
         yield "x", read(work.x, np.float32, rows, spec.hidden)
     elif one.kernel == "dense":
         yield "out", read(args.out, np.float32, rows, args.ld)
-    elif one.kernel == "rms_norm":
-        yield from _acts(read, work.h, rows, spec.hidden)
-    elif one.kernel in ("gdn_causal", "gdn_preview", "attention_combine"):
-        yield from _acts(
-            read, work.mixed, rows, spec.value_size if "gdn" in one.kernel else spec.heads * spec.head_dim
-        )
+    elif one.kernel in ("gdn_causal", "gdn_preview"):
+        yield from _acts(read, work.mixed, rows, spec.value_size, head_grain(spec.gdn_head_dim))
+    elif one.kernel == "attention_combine":
+        yield from _acts(read, work.attended, rows, spec.heads * spec.head_dim, head_grain(spec.head_dim))
     elif one.kernel == "attention_prepare":
         yield "queries", read(work.queries, np.float16, rows, spec.heads * spec.head_dim)
     elif one.kernel == "moe_route":
-        route = A.Route.from_buffer_copy(read(work.route, np.uint8, C.sizeof(A.Route)))
-        slots = route.first[route.count]
+        route, slots = _slots(read, work.route)
         yield "experts", np.array(route.expert[: route.count], np.float32)
-        yield "weights", np.array([*route.weight[:slots], *route.row[:slots]], np.float32)
+        yield "weights", np.array([(route.weight[i], route.row[i]) for i in slots], np.float32)
     elif one.kernel == "moe_gate_up":
-        route = A.Route.from_buffer_copy(read(work.route, np.uint8, C.sizeof(A.Route)))
-        yield from _acts(read, work.act, route.first[route.count], spec.expert_width)
+        _, slots = _slots(read, work.route)
+        for name, value in _acts(read, work.act, slots[-1] + 1, spec.expert_width, 1):
+            yield name, value[slots]
+    elif one.kernel == "moe_down":
+        _, slots = _slots(read, work.route)
+        yield "shares", read(work.shares, np.float32, slots[-1] + 1, spec.hidden)[slots]
     elif one.kernel == "choose":
         result = session.results(rows)
-        yield "choice", np.stack([result[name].astype(np.float32) for name in ("id", "p", "entropy")])
+        top = session.logits(rows)[np.arange(rows), result["id"]]  # of two nearly equal ones either may win
+        yield "choice", np.stack([top, result["p"], result["entropy"]])
     elif one.kernel in ("gdn_replay", "gdn_ring"):
         layer = spec.gdn_layers[-1]
         yield "ring", read(net.state.ring[layer], np.float32, spec.channels, 3)
@@ -99,13 +103,29 @@ def outputs(session: Session, one: Launch, rows: int) -> Iterator[tuple[str, np.
         )
 
 
-def _acts(read, acts: A.Acts, rows: int, k: int) -> Iterator[tuple[str, np.ndarray]]:  # type: ignore[no-untyped-def]
+def _slots(read, address: int) -> tuple[A.Route, list[int]]:  # type: ignore[no-untyped-def]
+    route = A.Route.from_buffer_copy(read(address, np.uint8, C.sizeof(A.Route)))
+    entries = zip(route.first[: route.count], route.users[: route.count], strict=True)
+    return route, [first + i for first, users in entries for i in range(users)]
+
+
+def _acts(read, acts: A.Acts, rows: int, k: int, grain: int) -> Iterator[tuple[str, np.ndarray]]:  # type: ignore[no-untyped-def]
     tiles = -(-rows // 8)
-    q = read(acts.q, np.int8, tiles, k // 32, 8, 32).astype(np.float32).swapaxes(1, 2).reshape(-1, k)[:rows]
-    scale = read(acts.s, np.float32, tiles, k // 32, 8, 2).swapaxes(1, 2).reshape(-1, k // 32, 2)[:rows]
+
+    def ordered(address: int, dtype: type, per_row: int, *rest: int) -> np.ndarray:
+        return (
+            read(address, dtype, tiles, per_row, 8, *rest).swapaxes(1, 2).reshape(tiles * 8, -1, *rest)[:rows]
+        )
+
+    q = ordered(acts.q, np.int8, k // 32, 32).astype(np.float32)
+    if grain == 1:
+        scale, sums = np.moveaxis(ordered(acts.s, np.float32, k // 32, 2), -1, 0)
+    else:
+        scale = np.repeat(ordered(acts.scale, np.float32, -(-k // (32 * grain))), grain, 1)[:, : k // 32]
+        sums = ordered(acts.sum, np.int16, -(-k // 256), 8).reshape(rows, -1)[:, : k // 32].astype(np.float32)
     yield "float", read(acts.f, np.float32, rows, k)
-    yield "quantized", (q.reshape(rows, -1, 32) * scale[..., :1]).reshape(rows, k)
-    yield "sums", scale[..., 1]
+    yield "quantized", (q * scale[..., None]).reshape(rows, k)
+    yield "sums", sums
 
 
 def trace(

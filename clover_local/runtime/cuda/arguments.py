@@ -8,6 +8,7 @@ import ctypes as C
 MAX_ROWS = 32
 MAX_EXPERTS = 512
 MAX_PICKS = 16
+MAX_SLOTS = 8 * MAX_EXPERTS + MAX_ROWS
 SEGMENTS = 5
 
 Address = C.c_void_p
@@ -25,9 +26,9 @@ class Pass(C.Structure):
 
 
 class Acts(C.Structure):
-    """Activations: 8-bit blocks of 32, (scale, scale * sum) per block, and float32."""
+    """Activations: 8-bit blocks of 32, (scale, scale * sum) per block or scales of several and sums, and float32."""
 
-    _fields_ = (("q", Address), ("s", Address), ("f", Address))
+    _fields_ = tuple((name, Address) for name in "q s scale sum f".split())
 
 
 class Segment(C.Structure):
@@ -44,9 +45,7 @@ class DenseArgs(C.Structure):
         ("x", Acts),
         ("out", Address),
         ("run", Address),
-        ("count", Int),
-        ("ld", Int),
-        ("add", Int),
+        *((name, Int) for name in "count ld tiles add".split()),
     )
 
 
@@ -57,14 +56,14 @@ class EmbedArgs(C.Structure):
 
 
 class NormArgs(C.Structure):
-    """RMS norm and quantization."""
+    """The experts' shares added to the rows, RMS norm and quantization."""
 
     _fields_ = (
         ("x", Address),
         ("weight", Address),
         ("out", Acts),
-        ("run", Address),
-        ("hidden", Int),
+        *((name, Address) for name in "run add slots picks".split()),
+        ("stride", Int),
         ("eps", Float),
     )
 
@@ -126,10 +125,11 @@ class Route(C.Structure):
 
     _fields_ = (
         ("count", Int),
-        ("expert", Int * (MAX_EXPERTS + 1)),
-        ("first", Int * (MAX_EXPERTS + 2)),
-        ("row", Int * (MAX_ROWS * (MAX_PICKS + 1))),
-        ("weight", Float * (MAX_ROWS * (MAX_PICKS + 1))),
+        ("picks", Int),
+        *((name, Int * (MAX_EXPERTS + 1)) for name in "expert first users".split()),
+        ("row", Int * MAX_SLOTS),
+        ("weight", Float * MAX_SLOTS),
+        ("slot", Int * (MAX_PICKS + 1) * MAX_ROWS),
         *((name, Address * (MAX_EXPERTS + 1)) for name in "gate up down".split()),
     )
 
@@ -150,7 +150,7 @@ class ExpertArgs(C.Structure):
     _fields_ = (
         ("x", Acts),
         ("act", Acts),
-        *((name, Address) for name in "shared residual route run".split()),
+        *((name, Address) for name in "shared out route run".split()),
         ("gate_type", Int),
         ("up_type", Int),
         ("down_type", Int * 2),

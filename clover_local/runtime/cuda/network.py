@@ -73,7 +73,8 @@ class Workspace:
     run: int  # the Pass structure
     x: int  # residual stream, float32 [rows, hidden]
     h: A.Acts  # normed rows [rows, hidden]
-    mixed: A.Acts  # what the mixer hands to its output matrix
+    mixed: A.Acts  # what a GDN layer hands to its output matrix [rows, value_size]
+    attended: A.Acts  # and an attention layer [rows, heads * head_dim]
     heads: int  # GDN: float32 [rows, value_size] before the norm
     arrived: int  # GDN: uint32 [value heads], blocks of a head that are done
     projected: int  # attention: float32 [rows, q, gate, k, v]
@@ -83,6 +84,7 @@ class Workspace:
     router: int  # float32 [rows, router_width]
     route: int
     act: A.Acts  # [slots, expert width]
+    shares: int  # float32 [slots, hidden]: what an expert adds to a row
     logits: int  # float32 [rows, vocab]
     parts: int
     results: int
@@ -126,8 +128,22 @@ def unsupported(spec: Spec, types: Mapping[str, str], kv_type: str = "f16") -> s
     return next((reason for holds, reason in checks if not holds), None)
 
 
-def _acts(machine: Machine, rows: int, k: int) -> A.Acts:
-    return A.Acts(machine.alloc(rows * k), machine.alloc(rows * k // 32 * 8), machine.alloc(rows * k * 4))
+GRAIN = 8
+"""Blocks of 32 of the normed rows that share a scale."""
+
+
+def head_grain(head: int) -> int:
+    """Blocks that share a scale in the rows behind a mixer: 128 values, or a head that is smaller."""
+    return min(head, 128) // 32
+
+
+def _acts(machine: Machine, rows: int, k: int, grain: int) -> A.Acts:
+    """Room for activations [rows, k] of which `grain` blocks share a scale (common.cuh, Acts)."""
+    q, f = machine.alloc(rows * k), machine.alloc(rows * k * 4)
+    if grain == 1:
+        return A.Acts(q, machine.alloc(rows * k // 32 * 8), None, None, f)
+    scales, sums = machine.alloc(rows * -(-k // (32 * grain)) * 4), machine.alloc(rows * -(-k // 256) * 16)
+    return A.Acts(q, None, scales, sums, f)
 
 
 def splits_of(tiles: int) -> int:
@@ -145,8 +161,9 @@ def allocate(spec: Spec, machine: Machine, max_seen: int) -> Workspace:
     return Workspace(
         run=machine.alloc(C.sizeof(A.Pass)),
         x=machine.alloc(rows * spec.hidden * 4),
-        h=_acts(machine, rows, spec.hidden),
-        mixed=_acts(machine, rows, max(inner, spec.value_size)),
+        h=_acts(machine, rows, spec.hidden, GRAIN),
+        mixed=_acts(machine, rows, spec.value_size, head_grain(spec.gdn_head_dim)),
+        attended=_acts(machine, rows, inner, head_grain(spec.head_dim)),
         heads=machine.alloc(rows * spec.value_size * 4),
         arrived=machine.alloc(spec.value_heads * 4),
         projected=machine.alloc(rows * attention_width(spec) * 4),
@@ -155,7 +172,8 @@ def allocate(spec: Spec, machine: Machine, max_seen: int) -> Workspace:
         stats=machine.alloc(queries * 8),
         router=machine.alloc(rows * router_width(spec) * 4),
         route=machine.alloc(C.sizeof(A.Route)),
-        act=_acts(machine, rows * (spec.experts_used + 1), spec.expert_width),
+        act=_acts(machine, most_slots(spec), spec.expert_width, 1),
+        shares=machine.alloc(most_slots(spec) * spec.hidden * 4),
         logits=machine.alloc(rows * spec.vocab * 4),
         parts=machine.alloc(rows * LOGIT_SPLITS * C.sizeof(A.Choice)),
         results=machine.alloc(rows * C.sizeof(A.RowResult)),
@@ -166,6 +184,12 @@ def allocate(spec: Spec, machine: Machine, max_seen: int) -> Workspace:
         resident=machine.alloc(spec.layers * RESIDENT_WORDS * 4),
         usage=machine.alloc(spec.layers * spec.experts * 4),
     )
+
+
+def most_slots(spec: Spec) -> int:
+    """Pairs of an expert and a row: an expert's begin at a multiple of 8, the shared one's come last."""
+    picks = A.MAX_ROWS * spec.experts_used
+    return min(picks * 8, picks + 7 * spec.experts) // 8 * 8 + A.MAX_ROWS
 
 
 def router_width(spec: Spec) -> int:

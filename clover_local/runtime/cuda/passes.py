@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.network import (
+    GRAIN,
     LOGIT_SPLITS,
     MATRIX_TYPES,
     RESIDENT_WORDS,
@@ -18,6 +19,7 @@ from clover_local.runtime.cuda.network import (
     attention_width,
     expert_shape,
     gdn_width,
+    head_grain,
     matrix_bytes,
     router_width,
     splits_of,
@@ -26,15 +28,15 @@ from clover_local.runtime.cuda.network import (
 WIDTHS = (8, 16, 32)
 TILE = 16
 """Output rows of a block of a quantized matrix."""
-FLOAT_TILE = {4: 4, 8: 2}
-"""Output rows of a block of a float matrix, by its warps."""
 FLOATS = frozenset({"f32", "f16", "bf16"})
 NO_CORESET = 2.0
-CAUSAL_PARTS, PREVIEW_PARTS = 4, 2
-"""Blocks that share a value head; those of a preview all weigh the whole block."""
+PARTS = 4
+"""Blocks that share a value head."""
+TWINS = 4
+"""Groups of threads of a block that each hold its part of the state, for some rows of a preview."""
 STAGE_BLOCKS = 8  # that copy one expert
-DOWN_WARPS = (15, 11, 7, 3, 1)
-"""Warps of moe_down beside the shared expert's: the most that shared memory lets have two tiles each."""
+DOWN_ROWS, DOWN_BLOCKS = 64, 4
+"""Output rows of an item of moe_down, and blocks of it that share a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def preview(net: Network, width: int) -> list[Launch]:
 def commit(net: Network) -> list[Launch]:
     """Replay the first `Pass.replay` rows of the last causal pass into every GDN state."""
     heads, layers = net.spec.value_heads, len(net.gdn)
-    kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), 32, CAUSAL_PARTS)
+    kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), 32, 1)
     return [kernel, _ring(net)]
 
 
@@ -90,19 +92,24 @@ def _trunk(net: Network, width: int, *, preview: bool, keep_state: bool) -> Iter
     args = A.EmbedArgs(table.address, work.x, work.run, MATRIX_TYPES[table.type], spec.hidden)
     yield Launch("rows", "embed", (width, 1), 256, args)
     for layer in range(spec.layers):
-        yield _norm(net, f"blk.{layer}.attn_norm.weight", width)
+        yield _norm(net, f"blk.{layer}.attn_norm.weight", width, after_experts=layer > 0)
         if spec.is_attention(layer):
             yield from _attention(net, layer, width, preview)
         else:
             yield from _gdn(net, layer, width, preview, keep_state)
-        yield _norm(net, f"blk.{layer}.post_attention_norm.weight", width)
+        yield _norm(net, f"blk.{layer}.post_attention_norm.weight", width, after_experts=False)
         yield from _moe(net, layer, width, preview)
 
 
-def _norm(net: Network, weight: str, width: int) -> Launch:
+def _norm(net: Network, weight: str, width: int, *, after_experts: bool) -> Launch:
     spec, work = net.spec, net.work
-    args = A.NormArgs(work.x, net.places[weight].address, work.h, work.run, spec.hidden, spec.norm_eps)
-    return Launch("rows", "rms_norm", (width, 1), 256, args)
+    shares = (0, 0, 0)
+    if after_experts:
+        shares = (work.shares, work.route + A.Route.slot.offset, work.route + A.Route.picks.offset)
+    args = A.NormArgs(
+        work.x, net.places[weight].address, work.h, work.run, *shares, A.MAX_PICKS + 1, spec.norm_eps
+    )
+    return Launch("rows", "rms_norm", (width, 1), 256, args, 0, (("HIDDEN", spec.hidden),))
 
 
 def staged_bytes(kind: str, k: int, rows: int) -> int:
@@ -122,25 +129,57 @@ def _dense(
     ld: int,
     width: int,
     *,
+    grain: int = GRAIN,
     add: bool = False,
 ) -> Launch:
     """Matrices (name, rows) behind one input, their outputs side by side in rows of ld values at `out`."""
-    quantized = sum(-(-rows // TILE) for name, rows in parts if net.places[name].type not in FLOATS)
-    warps = 8 if quantized < 2 * net.processors else 4
-    segments, tile, column = (A.Segment * A.SEGMENTS)(), 0, 0
-    for segment, (name, rows) in zip(segments, parts, strict=False):
+    kinds = [net.places[name].type for name, _ in parts]
+    least = sum(-(-rows // TILE) for _, rows in parts)
+    shape = _dense_shape(net, k, width, kinds, least)
+    room = shape.resident * net.processors
+    float_rows = 2 if width == WIDTHS[0] and least <= room else 4  # for many columns, tiles that share them
+    sizes = [float_rows if kind in FLOATS else TILE for kind in kinds]
+    tiles = [-(-rows // size) for (_, rows), size in zip(parts, sizes, strict=True)]
+    segments, column = (A.Segment * A.SEGMENTS)(), 0
+    for i, (name, rows) in enumerate(parts):
         place = net.places[name]
-        segment.data, segment.type, segment.rows = place.address, MATRIX_TYPES[place.type], rows
-        segment.tile, segment.out = tile, column
-        tile += -(-rows // (FLOAT_TILE[warps] if place.type in FLOATS else TILE))
+        segments[i] = A.Segment(place.address, MATRIX_TYPES[place.type], rows, sum(tiles[:i]), column)
         column += rows
-    args = A.DenseArgs(segments, x, out, net.work.run, len(parts), ld, int(add))
-    sums = warps * TILE * width * 4
-    staged = max(staged_bytes(net.places[name].type, k, TILE) for name, _ in parts)
-    fits = staged + sums <= net.shared_memory
-    values = _tiles(width, *(segment.type for segment in segments[: len(parts)]))
-    values = (*values, ("INPUTS", k), ("WARPS", warps), ("STAGED", int(fits)))
-    return Launch("dense", "dense", (tile, 1), 32 * warps, args, sums + fits * staged, values)
+    args = A.DenseArgs(segments, x, out, net.work.run, len(parts), ld, sum(tiles), int(add))
+    values = (
+        *_tiles(width, *(MATRIX_TYPES[kind] for kind in kinds)), ("INPUTS", k), ("X_GRAIN", grain),
+        ("WARPS", shape.warps), ("FLOAT_ROWS", float_rows), ("BUFFERS", shape.buffers),
+        ("STAGED", int(shape.buffers > 0)), ("RESIDENT", shape.resident), ("REUSED", int(sum(tiles) > room)),
+    )  # fmt: skip
+    return Launch("dense", "dense", (min(sum(tiles), room), 1), 32 * shape.warps, args, shape.shared, values)
+
+
+@dataclass(frozen=True)
+class _DenseShape:
+    """Blocks of a dense launch: their warps, how many share a multiprocessor, tiles that each has on their way."""
+
+    warps: int
+    resident: int
+    buffers: int
+    shared: int
+
+
+def _dense_shape(net: Network, k: int, width: int, kinds: Sequence[str], tiles: int) -> _DenseShape:
+    """What was fastest on an H200 (docs/kernels.md) among what fits: blocks of one tile, of some or of many."""
+    tile, steps = max(staged_bytes(kind, k, TILE) for kind in kinds), -(-k // 256)
+    if tiles <= 2 * net.processors:
+        warps = min(max(steps, 4), 16)
+        wanted = [(warps, 2 if width == WIDTHS[0] or warps <= 8 else 1, 1)]
+    elif tiles < 16 * net.processors:
+        wanted = [(8, 3, 1)] if width == WIDTHS[0] else [(8, 2, 2)]
+    else:
+        wanted = [(4, 6, 1)] if width == WIDTHS[0] else [(4, 4, 1)]
+    warps, most, _ = wanted[0]
+    for warps, resident, buffers in (*wanted, *((warps, resident, 1) for resident in range(most, 0, -1))):
+        shared = warps * TILE * width * 4 + buffers * tile
+        if shared <= net.shared_memory // resident - 1024 * (resident > 1):
+            return _DenseShape(warps, resident, buffers, shared)
+    return _DenseShape(warps, most, 0, warps * TILE * width * 4)
 
 
 def _tiles(width: int, *types: int) -> tuple[tuple[str, int], ...]:
@@ -170,20 +209,21 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
         int(keep_state),
         spec.norm_eps,
     )
-    kernel, split = ("gdn_preview", PREVIEW_PARTS) if preview else ("gdn_causal", CAUSAL_PARTS)
-    yield _gdn_launch(net, kernel, (spec.value_heads, 1), args, width, split)
+    kernel, twins = ("gdn_preview", TWINS) if preview else ("gdn_causal", 1)
+    yield _gdn_launch(net, kernel, (spec.value_heads, 1), args, width, twins)
     out = [(f"{prefix}ssm_out.weight", spec.hidden)]
-    yield _dense(net, work.mixed, spec.value_size, out, work.x, spec.hidden, width, add=True)
+    grain = head_grain(spec.gdn_head_dim)
+    yield _dense(net, work.mixed, spec.value_size, out, work.x, spec.hidden, width, grain=grain, add=True)
 
 
 def _gdn_launch(
-    net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int, parts: int
+    net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int, twins: int
 ) -> Launch:
     head = net.spec.gdn_head_dim
     shared = 4 * (3 * width * (head + 4) + 3 * A.MAX_ROWS + A.MAX_ROWS * (A.MAX_ROWS + 4))
-    threads = max(_whole_warps(2 * head + head // parts) + 32, 4 * head // parts)
-    values = (("HEAD", head), ("PARTS", parts))
-    return Launch("gdn", kernel, (parts * grid[0], grid[1]), threads, args, shared, values)
+    threads = max(2 * _whole_warps(2 * head + head // PARTS) + 32, twins * 4 * head // PARTS)
+    values = (("HEAD", head), ("PARTS", PARTS), ("TWINS", twins))
+    return Launch("gdn", kernel, (PARTS * grid[0], grid[1]), threads, args, shared, values)
 
 
 def _whole_warps(threads: int) -> int:
@@ -204,7 +244,7 @@ def _ring(net: Network) -> Launch:
         256,
         _replay_args(net),
         0,
-        (("HEAD", net.spec.gdn_head_dim), ("PARTS", CAUSAL_PARTS)),
+        (("HEAD", net.spec.gdn_head_dim), ("PARTS", PARTS), ("TWINS", 1)),
     )
 
 
@@ -227,14 +267,17 @@ def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[
     yield Launch("attention", "attention_prepare", (width, heads), 128, prepare, 0, head)
     splits = splits_of(width // 8)
     args = A.AttentionArgs(
-        work.queries, keys, values, work.partial, work.stats, work.projected, work.mixed, work.run,
+        work.queries, keys, values, work.partial, work.stats, work.projected, work.attended, work.run,
         spec.heads, spec.kv_heads, ld, splits, width, int(not preview),
     )  # fmt: skip
     tiles = -(-width * (spec.heads // spec.kv_heads) // TILE)
     yield Launch("attention", "attention", (tiles * spec.kv_heads, splits), 128, args, 0, head)
-    yield Launch("attention", "attention_combine", (spec.heads, width), spec.head_dim, args, 0, head)
+    yield Launch(
+        "attention", "attention_combine", (spec.heads, width), max(32, spec.head_dim // 4), args, 0, head
+    )
     out = [(f"{prefix}attn_output.weight", spec.hidden)]
-    yield _dense(net, work.mixed, inner, out, work.x, spec.hidden, width, add=True)
+    grain = head_grain(spec.head_dim)
+    yield _dense(net, work.attended, inner, out, work.x, spec.hidden, width, grain=grain, add=True)
 
 
 def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch]:
@@ -253,9 +296,8 @@ def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch
         spec.experts_used, ld, int(preview), top_p,
     )  # fmt: skip
     values = (("NT", width // 8), ("EXPERTS", spec.experts))
-    chances = spec.experts * (width + 1) * 4
     threads = max(_whole_warps(spec.experts + 1), 32 * width)
-    yield Launch("moe", "moe_route", (1, 1), threads, route, chances, values)
+    yield Launch("moe", "moe_route", (1, 1), threads, route, 0, values)
     yield from _experts(net, layer, width)
 
 
@@ -270,7 +312,7 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
     )
     number = MATRIX_TYPES
     args = A.ExpertArgs(
-        work.h, work.act, work.router + (spec.experts + 1) * 4, work.x, work.route, work.run,
+        work.h, work.act, work.router + (spec.experts + 1) * 4, work.shares, work.route, work.run,
         number[gate], number[up], (C.c_int * 2)(number[down], number[shared]),
         router_width(spec),
     )  # fmt: skip
@@ -280,13 +322,12 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
     grid = min(entries * spec.expert_width // 32, 2 * net.processors)
     values = (*_tiles(width, number[gate], number[up]), *sizes, *shape.values)
     yield Launch("moe", "moe_gate_up", (grid, 1), 256, args, shape.size, values)
-    warps, size = _down_warps(net, width, down, shared)
-    values = (*_tiles(width, number[down], number[shared]), *sizes, ("STAGED", int(warps > 0)))
-    warps = warps or DOWN_WARPS[0]
-    tiles = -(-spec.hidden // TILE)
-    yield Launch(
-        "moe", "moe_down", (tiles, 1), 32 * (warps + 1), args, size, (*values, ("DOWN_WARPS", warps))
-    )
+    weights = max(staged_bytes(one, spec.expert_width, DOWN_ROWS) for one in (down, shared))
+    acts = width * spec.expert_width * 5 // 4
+    staged = weights + acts <= net.shared_memory and not {down, shared} & FLOATS
+    values = (*_tiles(width, number[down], number[shared]), *sizes, ("DOWN_STAGED", int(staged)))
+    grid = min(entries * -(-spec.hidden // DOWN_ROWS), DOWN_BLOCKS * net.processors)
+    yield Launch("moe", "moe_down", (grid, 1), 128, args, staged * weights + acts, values)
 
 
 @dataclass(frozen=True)
@@ -299,9 +340,9 @@ class _Shape:
 
 def _gate_up_shape(net: Network, width: int, gate: str, up: str) -> _Shape:
     """How weights and activations pass through shared memory: both, if that leaves room for two blocks."""
-    hidden, sums = net.spec.hidden, 8 * TILE * width * 4
+    hidden, sums = net.spec.hidden, 4 * TILE * width * 4
     weights = sum(staged_bytes(one, hidden, 2 * TILE) for one in (gate, up)) + sums
-    both = weights + width * hidden * 5 // 4
+    both = weights + width * (hidden + 4 * -(-hidden // (32 * GRAIN)) + 16 * -(-hidden // 256))
     if {gate, up} & FLOATS or weights > net.shared_memory:
         return _Shape((("STAGED", 0),), sums)
     if both <= net.shared_memory // 2 - 1024:
@@ -309,22 +350,9 @@ def _gate_up_shape(net: Network, width: int, gate: str, up: str) -> _Shape:
     return _Shape((("STAGED", 1),), weights)
 
 
-def _down_warps(net: Network, width: int, routed: str, shared: str) -> tuple[int, int]:
-    """Warps of moe_down and its shared memory; no warps: the tiles are read where they lie."""
-    k, sums = net.spec.expert_width, TILE * width * 4
-    size = lambda warps: (  # noqa: E731
-        2 * warps * staged_bytes(routed, k, TILE) + staged_bytes(shared, k, TILE) + (warps + 1) * sums
-    )
-    if not {routed, shared} & FLOATS:
-        for warps in DOWN_WARPS[width == A.MAX_ROWS :]:  # wide passes need the registers of fewer warps
-            if size(warps) <= net.shared_memory:
-                return warps, size(warps)
-    return 0, (DOWN_WARPS[0] + 1) * sums
-
-
 def _head(net: Network, width: int) -> Iterator[Launch]:
     spec, work = net.spec, net.work
-    yield _norm(net, "output_norm.weight", width)
+    yield _norm(net, "output_norm.weight", width, after_experts=True)
     yield _dense(net, work.h, spec.hidden, [("output.weight", spec.vocab)], work.logits, spec.vocab, width)
     process = A.ProcessArgs(
         work.logits, work.processing, work.seen, work.counts, work.stop_ids, work.run, spec.vocab

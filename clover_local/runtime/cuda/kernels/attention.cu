@@ -24,19 +24,25 @@ struct PrepareArgs {
     float eps, log2_theta;
 };
 
+// What a lane turns of a head: pairs lane, lane + 32, ... of values `rotated` / 2 apart.
+constexpr int TURNS = HEAD / 64;
+
 // Norm and rope of one head by one warp; `head` lies in shared memory.
-__device__ __forceinline__ void norm_rope(float* head, const float* x, const float* weight, const PrepareArgs& a, int position) {
-    float sum = 0;
-    for (int i = lane_id(); i < HEAD; i += 32) sum += x[i] * x[i];
+__device__ __forceinline__ void norm_rope(float* head, const float* x, const float (&weight)[HEAD / 32], const float2 (&turn)[TURNS], const PrepareArgs& a) {
+    float v[HEAD / 32], sum = 0;
+#pragma unroll
+    for (int i = 0; i < HEAD / 32; i++) v[i] = x[32 * i + lane_id()], sum += v[i] * v[i];
     float scale = rsqrtf(lanes_sum(sum) / HEAD + a.eps);
-    for (int i = lane_id(); i < HEAD; i += 32) head[i] = x[i] * scale * weight[i];
+#pragma unroll
+    for (int i = 0; i < HEAD / 32; i++) head[32 * i + lane_id()] = v[i] * scale * weight[i];
     __syncwarp();
     int half = a.rotated / 2;
-    for (int i = lane_id(); i < half; i += 32) {
-        float angle = position * exp2f(-a.log2_theta * (2 * i) / a.rotated), s, c;
-        sincosf(angle, &s, &c);
-        float u = head[i], v = head[i + half];
-        head[i] = u * c - v * s, head[i + half] = v * c + u * s;
+#pragma unroll
+    for (int j = 0; j < TURNS; j++) {
+        int i = 32 * j + lane_id();
+        if (i >= half) break;
+        float u = head[i], w = head[i + half];
+        head[i] = u * turn[j].x - w * turn[j].y, head[i + half] = w * turn[j].x + u * turn[j].y;
     }
     __syncwarp();
 }
@@ -44,21 +50,31 @@ __device__ __forceinline__ void norm_rope(float* head, const float* x, const flo
 // Grid: rows x heads / WARPS. A warp a head: query heads, then key heads, then value heads.
 KERNEL(attention_prepare, 32 * WARPS, PrepareArgs) {
     __shared__ float scratch[WARPS][HEAD];
-    wait_for_previous();
     int r = blockIdx.x, n = a.pass->n, group = a.heads / a.kv_heads, h = blockIdx.y * WARPS + warp_id();
-    if (r >= n || h >= a.heads + 2 * a.kv_heads) return;
+    bool used = r < n && h < a.heads + 2 * a.kv_heads;
     int position = a.pass->past + r, kv = h - a.heads;
+    float weight[HEAD / 32];
+    float2 turn[TURNS];
+#pragma unroll
+    for (int i = 0; i < HEAD / 32; i++) weight[i] = (kv < 0 ? a.q_norm : a.k_norm)[32 * i + lane_id()];
+#pragma unroll
+    for (int j = 0; j < TURNS; j++) {
+        int i = 32 * j + lane_id();
+        if (2 * i < a.rotated) sincosf(position * exp2f(-a.log2_theta * (2 * i) / a.rotated), &turn[j].y, &turn[j].x);
+    }
+    wait_for_previous();
+    if (!used) return;
     float* head = scratch[warp_id()];
     const float* y = a.y + (size_t)r * a.ld;
     if (kv < 0) {
-        norm_rope(head, y + (size_t)h * 2 * HEAD, a.q_norm, a, position);
+        norm_rope(head, y + (size_t)h * 2 * HEAD, weight, turn, a);
         u16* q = a.q + ((size_t)(h / group) * n * group + r * group + h % group) * HEAD;
         for (int i = lane_id(); i < HEAD; i += 32) q[i] = float_to_half(head[i] * rsqrtf((float)HEAD));
     } else {
         const float* x = y + (size_t)a.heads * 2 * HEAD + (size_t)kv * HEAD;  // values follow the keys
         bool key = kv < a.kv_heads;
         size_t at = ((size_t)position * a.kv_heads + (key ? kv : kv - a.kv_heads)) * HEAD;
-        if (key) norm_rope(head, x, a.k_norm, a, position);
+        if (key) norm_rope(head, x, weight, turn, a);
         for (int i = lane_id(); i < HEAD; i += 32) (key ? a.keys : a.values)[at + i] = float_to_half(key ? head[i] : x[i]);
     }
 }
@@ -70,7 +86,7 @@ struct AttentionArgs {
     float* partial;     // [splits, kv heads, width * group, HEAD]
     float2* stats;      // [splits, kv heads, width * group]: maximum and sum; sum 0 where a split saw nothing
     const float* y;     // [rows, ld], for the gate
-    Acts out;           // [rows, heads * HEAD]
+    Acts out;           // [rows, heads * HEAD], a scale for 128 values or a head
     const Pass* pass;
     int heads, kv_heads, ld, splits;
     int width;          // rows the graph is made for
@@ -232,27 +248,38 @@ KERNEL(attention, 32 * WARPS, AttentionArgs) {
     merge_warps(a, out, m, (float*)tiles, stats, first, queries - query0, busy);
 }
 
-// Grid: heads x rows; a thread a value of the head. Joins the splits, applies the gate, quantizes.
-KERNEL(attention_combine, HEAD, AttentionArgs) {
+// Grid: heads x rows; a thread four values of the head. Joins the splits, applies the gate, quantizes.
+KERNEL(attention_combine, HEAD / 4 < 32 ? 32 : HEAD / 4, AttentionArgs) {
     __shared__ float weights[MAX_SPLITS];
+    constexpr int LANES = HEAD / 4 < 32 ? HEAD / 4 : 32, EARLY = 8;  // splits that are read before their weights are known
     wait_for_previous();
-    int h = blockIdx.x, r = blockIdx.y, c = threadIdx.x, group = a.heads / a.kv_heads;
+    int h = blockIdx.x, r = blockIdx.y, c = 4 * threadIdx.x, group = a.heads / a.kv_heads;
     if (r >= a.pass->n) return;
+    bool live = c < HEAD;
+    if (!live) c = 0;
     int used = min(a.splits, (a.pass->past + a.pass->n + STEP - 1) / STEP);
     size_t query = (size_t)(h / group) * a.width * group + r * group + h % group, step = (size_t)a.kv_heads * a.width * group;
-    float gate = sigmoid(a.y[(size_t)r * a.ld + (size_t)h * 2 * HEAD + HEAD + c]);
+    float4 gate = *(const float4*)(a.y + (size_t)r * a.ld + (size_t)h * 2 * HEAD + HEAD + c), early[EARLY];
+    const float* partial = a.partial + query * HEAD + c;
+#pragma unroll
+    for (int s = 0; s < EARLY; s++) early[s] = s < used ? *(const float4*)(partial + s * step * HEAD) : make_float4(0, 0, 0, 0);
     if (warp_id() == 0) {
+        int s = lane_id();
         float2 low = {-INFINITY, 0}, high = {-INFINITY, 0};
-        if (c < used) low = a.stats[c * step + query];
-        if (c + 32 < used) high = a.stats[(c + 32) * step + query];
+        if (s < used) low = a.stats[s * step + query];
+        if (s + 32 < used) high = a.stats[(s + 32) * step + query];
         float top = lanes_max(fmaxf(low.x, high.x));
         float u = low.y > 0 ? expf(low.x - top) : 0.0f, v = high.y > 0 ? expf(high.x - top) : 0.0f;
         float total = lanes_sum(u * low.y + v * high.y);
-        weights[c] = u / total, weights[c + 32] = v / total;
+        weights[s] = u / total, weights[s + 32] = v / total;
     }
     __syncthreads();
-    float sum = 0;
-#pragma unroll 8
-    for (int s = 0; s < used; s++) sum += weights[s] * a.partial[(s * step + query) * HEAD + c];
-    store_acts1(a.out, r, a.heads * HEAD, h * HEAD + c, sum * gate);
+    float v[4] = {};
+    auto add = [&](float weight, float4 part) { v[0] += weight * part.x, v[1] += weight * part.y, v[2] += weight * part.z, v[3] += weight * part.w; };
+#pragma unroll
+    for (int s = 0; s < EARLY; s++) add(weights[s], early[s]);
+#pragma unroll 4
+    for (int s = EARLY; s < used; s++) add(weights[s], *(const float4*)(partial + s * step * HEAD));
+    v[0] *= sigmoid(gate.x), v[1] *= sigmoid(gate.y), v[2] *= sigmoid(gate.z), v[3] *= sigmoid(gate.w);
+    store_acts<LANES, 4>(a.out, r, a.heads * HEAD, h * HEAD + c, v, live);
 }

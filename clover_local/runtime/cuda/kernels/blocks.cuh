@@ -3,7 +3,7 @@
 #pragma once
 #include "common.cuh"
 
-__device__ __forceinline__ int row_bytes(int type, int k) {
+__device__ __forceinline__ constexpr int row_bytes(int type, int k) {
     switch (type) {
         case Q4_K: return k / 256 * 144;
         case Q5_K: return k / 256 * 176;
@@ -74,6 +74,10 @@ template <int TYPE> struct Lane;
 // Types of 256 values whose fragments come without the block's own scale `d` and minimum `m`.
 template <int TYPE> constexpr bool LATE = TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K;
 
+// Types of 256 values whose scales are whole numbers times `d`: `whole(block, half)` is that of a block of 32 or its half.
+template <int TYPE>
+constexpr bool WHOLE = LATE<TYPE> || TYPE == Q2_K || TYPE == Q3_K || TYPE == IQ4_XS || TYPE == IQ3_XXS || TYPE == IQ3_S;
+
 template <> struct Lane<Q4_K> {
     static constexpr bool BY16 = false, MIN = true;
     float d, m;
@@ -87,6 +91,7 @@ template <> struct Lane<Q4_K> {
 #pragma unroll
         for (int j = 0; j < 4; j++) q[j] = *(const uint2*)(p + 16 + 32 * j + 8 * t);
     }
+    __device__ __forceinline__ int whole(int block, int) const { return signed_byte(scales.scale[block >> 2], block & 3); }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
@@ -112,6 +117,7 @@ template <> struct Lane<Q5_K> {
 #pragma unroll
         for (int j = 0; j < 4; j++) q[j] = *(const uint2*)(p + 48 + 32 * j + 8 * t);
     }
+    __device__ __forceinline__ int whole(int block, int) const { return signed_byte(scales.scale[block >> 2], block & 3); }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
@@ -144,6 +150,9 @@ template <> struct Lane<Q6_K> {
         if ((size_t)p & 2) fill<false>(p, t);
         else fill<true>(p, t);
         d = load_half(p + 208) * 0.25f;
+    }
+    __device__ __forceinline__ int whole(int block, int half) const {
+        return signed_byte(scales[block >> 1] ^ 0x80808080, 2 * (block & 1) + half);
     }
     // Values 64j + 32s + l: half n = j / 2 of the block, its quarter c = 2 (j & 1) + s.
     __device__ __forceinline__ void get(int j, Fragment& f) const {

@@ -42,6 +42,7 @@ template <> struct Lane<Q2_K> {
         d = load_half(p + 80), m = load_half(p + 82);
         half = 8 * (t >> 1);
     }
+    __device__ __forceinline__ int whole(int, int) const { return 1; }  // the operands hold the rest
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
@@ -72,6 +73,7 @@ template <> struct Lane<Q3_K> {
         scales[3] = (b >> 4 & 0x0f0f0f0f) | (c >> 6 & 0x03030303) << 4;
         d = load_half(p + 108);
     }
+    __device__ __forceinline__ int whole(int block, int half) const { return (int)(scales[block >> 1] >> 8 * (2 * (block & 1) + half) & 63) - 32; }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
@@ -80,7 +82,7 @@ template <> struct Lane<Q3_K> {
             for (int h = 0; h < 2; h++) {
                 u32 q = (low[2 * (j >> 1) + h] >> 2 * (bit & 3) & 0x03030303) | (high[h] >> bit & 0x01010101) << 2;
                 f.words[s][h] = subtract_bytes(q, 0x04040404);
-                f.scale[s][h] = d * ((int)(scales[j] >> 8 * (2 * s + h) & 63) - 32);
+                f.scale[s][h] = d * whole(bit, h);
             }
         }
     }
@@ -98,12 +100,13 @@ template <> struct Lane<IQ4_XS> {
 #pragma unroll
         for (int i = 0; i < 8; i++) nibbles.load<true>(i, p + 8 + 16 * i, t);
     }
+    __device__ __forceinline__ int whole(int block, int) const { return (int)((scales >> 4 * block & 15) | (high >> 2 * block & 3) << 4) - 32; }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
             int i = 2 * j + s;
             look_up(nibbles.q[2 * i], nibbles.q[2 * i + 1], f.words[s][0], f.words[s][1]);
-            f.scale[s][0] = d * ((int)((scales >> 4 * i & 15) | (high >> 2 * i & 3) << 4) - 32);
+            f.scale[s][0] = d * whole(i, 0);
         }
     }
 };
@@ -185,6 +188,7 @@ template <> struct Lane<IQ3_XXS> {
         for (int i = 0; i < 8; i++) tail[i] = load_word(p + 66 + 4 * i);
         shift = 7 * t;
     }
+    __device__ __forceinline__ int whole(int block, int) const { return 1 + 2 * (tail[block] >> 28); }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
@@ -193,7 +197,7 @@ template <> struct Lane<IQ3_XXS> {
             signs |= (__popc(signs) & 1) << 7;
             f.words[s][0] = with_signs(IQ3_XXS_GRID[index[i] & 255], signs);
             f.words[s][1] = with_signs(IQ3_XXS_GRID[index[i] >> 8], signs >> 4);
-            f.scale[s][0] = d * (int)(1 + 2 * (tail[i] >> 28));
+            f.scale[s][0] = d * whole(i, 0);
         }
     }
 };
@@ -211,6 +215,7 @@ template <> struct Lane<IQ3_S> {
         for (int i = 0; i < 8; i++) index[i] = *(const u16*)(p + 2 + 8 * i + 2 * t), signs[i] = p[74 + 4 * i + t];
         high[0] = load_word(p + 66), high[1] = load_word(p + 70), scales = load_word(p + 106);
     }
+    __device__ __forceinline__ int whole(int block, int) const { return 1 + 2 * (scales >> 4 * block & 15); }
     __device__ __forceinline__ void get(int j, Fragment& f) const {
 #pragma unroll
         for (int s = 0; s < 2; s++) {
@@ -218,7 +223,7 @@ template <> struct Lane<IQ3_S> {
             u32 ninth = high[i >> 2] >> (8 * (i & 3) + 2 * t);
             f.words[s][0] = with_signs(IQ3_S_GRID[(index[i] & 255) | (ninth & 1) << 8], signs[i]);
             f.words[s][1] = with_signs(IQ3_S_GRID[index[i] >> 8 | (ninth & 2) << 7], signs[i] >> 4);
-            f.scale[s][0] = d * (int)(1 + 2 * (scales >> 4 * i & 15));
+            f.scale[s][0] = d * whole(i, 0);
         }
     }
 };

@@ -4,6 +4,7 @@
 
 typedef signed char i8;
 typedef unsigned char u8;
+typedef short i16;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -38,11 +39,15 @@ struct Pass {
     int tokens[MAX_ROWS];
 };
 
-// Activations [rows, K]: 8-bit blocks of 32 with (scale, scale * sum), and the same in float32. The quantized blocks lie as
-// tensor cores read them: block b of rows 8i .. 8i+7, then their block b + 1.
+// Activations [rows, K]: signed bytes in blocks of 32, and the same values in float32. GRAIN blocks share a scale (fewer at
+// the end of a row); where that is one block, `s` has (scale, scale * sum) of each, otherwise `scale` and `sum` (of the
+// bytes of a block) are apart. Everything lies as tensor cores read it, eight rows side by side: block b of rows 8i .. 8i+7,
+// then their block b + 1; `sum` by eight blocks of a row.
 struct Acts {
     i8* q;
     float2* s;
+    float* scale;
+    i16* sum;
     float* f;
 };
 
@@ -61,6 +66,13 @@ __device__ __forceinline__ void warm(const void* p) {
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "l"(p));
 }
 
+// Reads a pointer here and now, wherever the compiler would rather do it.
+__device__ __forceinline__ const u8* load_pointer(const u8* const* p) {
+    u64 r;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(r) : "l"(p));
+    return (const u8*)r;
+}
+
 // 16 aligned bytes to shared memory past the registers; copies between two commits are one group.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     u32 to = (u32)__cvta_generic_to_shared(shared);
@@ -68,6 +80,13 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory"); }
+
+// Byte i of a word, with its sign.
+__device__ __forceinline__ int signed_byte(u32 word, int i) {
+    int r;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(r) : "r"(word), "r"(0x8880 | 0x1111 * i));
+    return r;
+}
 
 __device__ __forceinline__ float half_to_float(u16 h) {
     float f;
@@ -126,10 +145,18 @@ template <int width = 32> __device__ __forceinline__ float lanes_max(float v) {
     return v;
 }
 
-// Sums of two values over all lanes at once; a lane ends up with the sum of v[lane / 16].
-__device__ __forceinline__ float lanes_sum2(const float (&v)[2]) {
+// Sums of 2 or 4 values over all lanes at once; a lane ends up with that of v[lane / (32 / COUNT)].
+template <int COUNT> __device__ __forceinline__ float lanes_sums(const float (&v)[COUNT]) {
     bool upper = lane_id() & 16;
-    return lanes_sum<16>((upper ? v[1] : v[0]) + __shfl_xor_sync(FULL, upper ? v[0] : v[1], 16));
+    float w[COUNT / 2];
+#pragma unroll
+    for (int i = 0; i < COUNT / 2; i++)
+        w[i] = (upper ? v[COUNT / 2 + i] : v[i]) + __shfl_xor_sync(FULL, upper ? v[i] : v[COUNT / 2 + i], 16);
+    if constexpr (COUNT == 2) return lanes_sum<16>(w[0]);
+    else {
+        bool odd = lane_id() & 8;
+        return lanes_sum<8>((odd ? w[1] : w[0]) + __shfl_xor_sync(FULL, odd ? w[0] : w[1], 8));
+    }
 }
 
 // Sum over the whole block; `scratch` holds one float per warp. Every thread gets the result.
@@ -147,29 +174,45 @@ __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-
 __device__ __forceinline__ float silu(float v) { return v / (1.0f + expf(-v)); }
 __device__ __forceinline__ float softplus(float v) { return v > 20.0f ? v : log1pf(expf(v)); }
 
-// Where block `block` of a row lies among all.
-__device__ __forceinline__ int block_index(int row, int k, int block) { return (row / 8 * (k / 32) + block) * 8 + row % 8; }
+// Where block `block` of a row of `blocks` lies among all; the same for groups of blocks.
+__device__ __forceinline__ int block_index(int row, int blocks, int block) { return (row / 8 * blocks + block) * 8 + row % 8; }
+__device__ __forceinline__ constexpr int groups_of(int k, int grain) { return (k + 32 * grain - 1) / (32 * grain); }
 
-// Quantizes 32 neighbouring values of one row held four to a lane by 8 lanes; `at` is the column of v.x.
-__device__ __forceinline__ void store_acts4(const Acts& out, int row, int k, int at, float4 v) {
-    float big = lanes_max<8>(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
-    float inverse = big > 0 ? 127.0f / big : 0.0f;
-    int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
-    int c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
-    float sum = lanes_sum<8>((float)(a + b + c + d)), scale = big / 127.0f;
-    size_t block = block_index(row, k, at / 32);
-    *(u32*)(out.q + block * 32 + at % 32) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
-    *(float4*)(out.f + (size_t)row * k + at) = v;
-    if (lane_id() % 8 == 0) out.s[block] = make_float2(scale, scale * sum);
-}
-
-// The same for one value a lane, a block of 32 to a warp.
-__device__ __forceinline__ void store_acts1(const Acts& out, int row, int k, int at, float v) {
-    float big = lanes_max(fabsf(v)), inverse = big > 0 ? 127.0f / big : 0.0f;
-    int q = __float2int_rn(v * inverse);
-    float sum = lanes_sum((float)q), scale = big / 127.0f;
-    size_t block = block_index(row, k, at / 32);
-    out.q[block * 32 + at % 32] = (i8)q;
-    out.f[(size_t)row * k + at] = v;
-    if (lane_id() == 0) out.s[block] = make_float2(scale, scale * sum);
+// Quantizes neighbouring values of one row, PER of them a lane, with one scale for those of LANES lanes. `at`: the column
+// of v[0]; lanes beyond the row are not `live`. All lanes of the warp call it.
+template <int LANES, int PER> __device__ __forceinline__ void store_acts(const Acts& out, int row, int k, int at, const float (&v)[PER], bool live = true) {
+    constexpr int GRAIN = LANES * PER / 32, BLOCK = 32 / PER;  // lanes of a block
+    float big = 0, sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++) big = fmaxf(big, live ? fabsf(v[i]) : 0.0f);
+    big = lanes_max<LANES>(big);
+    float inverse = big > 0 ? 127.0f / big : 0.0f, scale = big / 127.0f;
+    u32 words[PER / 4 > 0 ? PER / 4 : 1] = {};
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        int q = live ? __float2int_rn(v[i] * inverse) : 0;
+        words[i / 4] |= (u32)(q & 255) << 8 * (i % 4);
+        sum += q;
+    }
+    sum = lanes_sum<BLOCK>(sum);
+    if (!live) return;
+    size_t block = block_index(row, k / 32, at / 32);
+    i8* q = out.q + block * 32 + at % 32;
+    float* f = out.f + (size_t)row * k + at;
+    if constexpr (PER == 1) {
+        *q = (i8)words[0], *f = v[0];
+    } else {
+#pragma unroll
+        for (int i = 0; i < PER / 4; i++) {
+            ((u32*)q)[i] = words[i];
+            ((float4*)f)[i] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+        }
+    }
+    if (lane_id() % BLOCK != 0) return;
+    if constexpr (GRAIN == 1) {
+        out.s[block] = make_float2(scale, scale * sum);
+    } else {
+        out.sum[block_index(row, groups_of(k, 8), at / 256) * 8 + at % 256 / 32] = (i16)sum;
+        if (lane_id() % LANES == 0) out.scale[block_index(row, groups_of(k, GRAIN), at / (32 * GRAIN))] = scale;
+    }
 }

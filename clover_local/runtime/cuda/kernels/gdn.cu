@@ -12,8 +12,13 @@
 constexpr int VALUES = HEAD / PARTS; // rows of S of a block
 constexpr int SHARE = HEAD / 8;      // columns of S of one thread, in each of two rows that lie over 8 lanes
 constexpr int WORKERS = 4 * VALUES;  // threads that hold them
-constexpr int NEEDED = (2 * HEAD + VALUES + 31) / 32 * 32 + 32;  // a channel a thread, and a warp for the gates
-constexpr int THREADS = NEEDED > WORKERS ? NEEDED : WORKERS;
+#ifndef TWINS
+#define TWINS 1  // groups of threads that hold them in a preview, each for some of its rows
+#endif
+constexpr int CHANNELS = (2 * HEAD + VALUES + 31) / 32 * 32;  // of a block: q, k, its part of v
+constexpr int STRETCHES = 2;                                  // of rows of a channel, a thread each
+constexpr int NEEDED = STRETCHES * CHANNELS + 32;             // and a warp for the gates
+constexpr int THREADS = NEEDED > TWINS * WORKERS ? NEEDED : TWINS * WORKERS;
 constexpr int STRIDE = HEAD + 4;     // of rows in shared memory: 16-byte reads of neighbouring rows meet no bank twice
 constexpr int BLOCK_STRIDE = MAX_ROWS + 4;
 constexpr int WARPS = THREADS / 32;
@@ -35,7 +40,7 @@ struct GdnLayer {
 
 struct GdnArgs {
     GdnLayer layer;
-    Acts out;               // [rows, value heads * HEAD]
+    Acts out;               // [rows, value heads * HEAD], a scale for every head
     float* mixed;           // [rows, value heads * HEAD], before the norm
     u32* arrived;           // [value heads]: blocks that are done; 0 again after the last
     const Pass* pass;
@@ -67,27 +72,25 @@ __device__ __forceinline__ Shared carve(float* memory, int rows) {
     return s;
 }
 
-// Convolution and SiLU of one channel over the rows, eight at a time while the next eight are on their way; `right` reaches
-// 3 rows ahead inside the block, or is null.
-__device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int channel, int n, int ld, const float* right) {
+// Convolution and SiLU of one channel over rows first .. end-1 of n, eight at a time while the next eight are on their way;
+// `right` reaches 3 rows ahead inside the block, or is null.
+__device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int channel, int first, int end, int n, int ld, const float* right) {
     float w[4], r[3] = {0, 0, 0}, x[11], next[8];  // x[j]: row t0 - 3 + j; next[j]: row t0 + 8 + j
     const float* y = layer.y + channel;
+    auto row = [&](int t) { return t < n ? y[(size_t)t * ld] : 0.0f; };
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        x[3 + j] = j < n ? y[(size_t)j * ld] : 0.0f;
-        next[j] = 8 + j < n ? y[(size_t)(8 + j) * ld] : 0.0f;
-    }
+    for (int j = 0; j < 8; j++) x[3 + j] = row(first + j), next[j] = row(first + 8 + j);
 #pragma unroll
     for (int j = 0; j < 4; j++) w[j] = layer.taps[channel * 4 + j];
 #pragma unroll
     for (int j = 0; j < 3; j++) {
-        x[j] = layer.ring[channel * 3 + j];
+        x[j] = first == 0 ? layer.ring[channel * 3 + j] : row(first - 3 + j);
         if (right) r[j] = right[channel * 3 + j];
     }
-    for (int t0 = 0; t0 < n; t0 += 8) {
+    for (int t0 = first; t0 < end; t0 += 8) {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            if (t0 + j >= n) break;
+            if (t0 + j >= end) break;
             float ahead[3];
 #pragma unroll
             for (int i = 0; i < 3; i++) ahead[i] = j + i + 4 < 11 ? x[j + i + 4 < 11 ? j + i + 4 : 0] : next[j + i + 4 < 11 ? 0 : j + i - 7];
@@ -97,24 +100,20 @@ __device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int 
         }
         x[0] = x[8], x[1] = x[9], x[2] = x[10];
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            x[3 + j] = next[j];
-            next[j] = t0 + 16 + j < n ? y[(size_t)(t0 + 16 + j) * ld] : 0.0f;
-        }
+        for (int j = 0; j < 8; j++) x[3 + j] = next[j], next[j] = row(t0 + 16 + j);
     }
 }
 
 // Fills q, k (unit length), the block's part of v, the decay, beta and kq of value head h for n rows.
 __device__ __forceinline__ void prepare(const Shared& s, const GdnLayer& layer, int h, int part, int n, int key_heads,
                                         int value_heads, int ld, const float* right) {
-    int key = h % key_heads, keys = key_heads * HEAD, channels = 2 * keys + value_heads * HEAD, t = (int)threadIdx.x - (NEEDED - 32);
-    if (threadIdx.x < 2 * HEAD) {
-        int c = threadIdx.x % HEAD, which = threadIdx.x / HEAD;
-        convolve((which ? s.k : s.q) + c, layer, which * keys + key * HEAD + c, n, ld, right);
-    } else if (threadIdx.x < 2 * HEAD + VALUES) {
-        int c = threadIdx.x - 2 * HEAD;
-        convolve(s.v + c, layer, 2 * keys + h * HEAD + part * VALUES + c, n, ld, right);
-    } else if (t >= 0 && t < n) {
+    int key = h % key_heads, keys = key_heads * HEAD, channels = 2 * keys + value_heads * HEAD, t = (int)threadIdx.x - STRETCHES * CHANNELS;
+    int stretch = threadIdx.x / CHANNELS, c = threadIdx.x % CHANNELS, which = c / HEAD;
+    int middle = (n + 15) / 16 * 8, first = stretch ? min(middle, n) : 0, end = stretch ? n : min(middle, n);
+    if (stretch < STRETCHES) {
+        if (which < 2) c %= HEAD, convolve((which ? s.k : s.q) + c, layer, which * keys + key * HEAD + c, first, end, n, ld, right);
+        else if (c < 2 * HEAD + VALUES) c -= 2 * HEAD, convolve(s.v + c, layer, 2 * keys + h * HEAD + part * VALUES + c, first, end, n, ld, right);
+    } else if (t < n) {
         const float* gates = layer.y + (size_t)t * ld + channels + value_heads * HEAD;
         s.decay[t] = expf(layer.decay[h] * softplus(gates[h] + layer.dt_bias[h]));
         s.beta[t] = sigmoid(gates[value_heads + h]);
@@ -137,8 +136,8 @@ __device__ __forceinline__ void prepare(const Shared& s, const GdnLayer& layer, 
     __syncthreads();
 }
 
-// Thread 8p + i holds columns 4 (8j + i) .. + 3, j = 0, 1, ..., of rows 2p and 2p + 1 of S: what it reads of a vector serves
-// both rows.
+// Thread 8p + i of WORKERS holds columns 4 (8j + i) .. + 3, j = 0, 1, ..., of rows 2p and 2p + 1 of S: what it reads of a vector
+// serves both rows.
 struct State {
     float4 s[2][SHARE / 4];
 };
@@ -147,7 +146,7 @@ __device__ __forceinline__ void load_state(State& state, const float* base) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int j = 0; j < SHARE / 4; j++) state.s[i][j] = ((const float4*)(base + (threadIdx.x / 8 * 2 + i) * HEAD))[8 * j + threadIdx.x % 8];
+        for (int j = 0; j < SHARE / 4; j++) state.s[i][j] = ((const float4*)(base + (threadIdx.x % WORKERS / 8 * 2 + i) * HEAD))[8 * j + threadIdx.x % 8];
 }
 
 __device__ __forceinline__ void store_state(float* base, const State& state) {
@@ -213,26 +212,20 @@ template <bool OUTPUT> __device__ __forceinline__ void recurrence(State& state, 
     }
 }
 
-// RMSNorm(o) * w * silu(z) of a whole head, quantized for the output projection.
+// RMSNorm(o) * w * silu(z) of a whole head, quantized for the output projection: four values a lane.
 __device__ __forceinline__ void gated_norm(const GdnArgs& a, int h, int n) {
-    int values = a.value_heads * HEAD, z_at = 2 * a.key_heads * HEAD + values + h * HEAD;
+    constexpr int LANES = HEAD / 4;
+    int values = a.value_heads * HEAD, at = 4 * (lane_id() % LANES), z_at = 2 * a.key_heads * HEAD + values + h * HEAD + at;
+    float4 w = *(const float4*)(a.layer.norm + at);
 #pragma unroll
     for (int i = 0; i < WARP_ROWS; i++) {
         int r = warp_id() + WARPS * i;
         if (r >= n) break;
-        float o[HEAD / 32], z[HEAD / 32], sum = 0;
-#pragma unroll
-        for (int c = 0; c < HEAD / 32; c++) {
-            o[c] = __ldcg(a.mixed + (size_t)r * values + h * HEAD + 32 * c + lane_id());
-            z[c] = a.layer.y[(size_t)r * a.ld + z_at + 32 * c + lane_id()];
-            sum += o[c] * o[c];
-        }
-        float scale = rsqrtf(lanes_sum(sum) / HEAD + a.eps);
-#pragma unroll
-        for (int c = 0; c < HEAD / 32; c++) {
-            int at = 32 * c + lane_id();
-            store_acts1(a.out, r, values, h * HEAD + at, o[c] * scale * a.layer.norm[at] * silu(z[c]));
-        }
+        float4 o = __ldcg((const float4*)(a.mixed + (size_t)r * values + h * HEAD + at));
+        float4 z = *(const float4*)(a.layer.y + (size_t)r * a.ld + z_at);
+        float scale = rsqrtf(lanes_sum<LANES>(o.x * o.x + o.y * o.y + o.z * o.z + o.w * o.w) / HEAD + a.eps);
+        float v[4] = {o.x * scale * w.x * silu(z.x), o.y * scale * w.y * silu(z.y), o.z * scale * w.z * silu(z.z), o.w * scale * w.w * silu(z.w)};
+        store_acts<LANES, 4>(a.out, r, values, h * HEAD + at, v, (int)lane_id() < LANES);
     }
 }
 
@@ -305,7 +298,7 @@ __device__ __forceinline__ void block_weights(const Shared& s, const GdnLayer& l
 // Rows t of the block: past of the state and softmax over the block's values, into s.k, whose keys have done their work.
 __device__ __forceinline__ void preview_rows(const State& state, const Shared& s, int n) {
     constexpr int SLOTS = MAX_ROWS / 8;  // of a lane
-    int row = threadIdx.x / 8 * 2, lane = threadIdx.x % 8;
+    int row = threadIdx.x % WORKERS / 8 * 2, lane = threadIdx.x % 8;
     float v[2][SLOTS];
 #pragma unroll
     for (int j = 0; j < SLOTS; j++) {
@@ -314,7 +307,7 @@ __device__ __forceinline__ void preview_rows(const State& state, const Shared& s
         v[0][j] = two.x, v[1][j] = two.y;
     }
 #pragma unroll 2
-    for (int t = 0; t < n; t++) {
+    for (int t = threadIdx.x / WORKERS; t < n; t += TWINS) {
         Vector q = load_vector(s.q + t * STRIDE);
         float4 p = *(const float4*)(s.p + t * BLOCK_STRIDE + SLOTS * lane);
         float past = s.beta[t], sum[2];
@@ -330,11 +323,11 @@ KERNEL(gdn_preview, THREADS, GdnArgs) {
     int h = blockIdx.x / PARTS, part = blockIdx.x % PARTS, n = a.pass->n;
     Shared s = carve(memory, n);
     State state;
-    if (threadIdx.x < WORKERS) load_state(state, a.layer.state + (size_t)(h * HEAD + part * VALUES) * HEAD);
+    if (threadIdx.x < TWINS * WORKERS) load_state(state, a.layer.state + (size_t)(h * HEAD + part * VALUES) * HEAD);
     wait_for_previous();
     prepare(s, a.layer, h, part, n, a.key_heads, a.value_heads, a.ld, a.layer.right);
     block_weights(s, a.layer, h, n);
-    if (threadIdx.x < WORKERS) preview_rows(state, s, n);
+    if (threadIdx.x < TWINS * WORKERS) preview_rows(state, s, n);
     finish(a, s.k, h, part, n);
 }
 

@@ -1,5 +1,6 @@
 // Mixture of experts: routing (with the block coreset of a preview), gate and up with SwiGLU, down with the weighted sum.
-// Work is grouped by expert, so that an expert's weights are read once for all rows that use it. Experts are reached
+// Work is grouped by expert, so that an expert's weights are read once for all rows that use it; the next norm adds up what
+// the experts of a row have to say. Experts are reached
 // through tables of pointers, so each may lie anywhere the card can read. The shared expert, which every row uses, is one
 // more entry; its gate and up are computed with the router, before anybody knows the others.
 #include "tile.cuh"
@@ -13,16 +14,19 @@
 #endif
 constexpr int MAX_EXPERTS = 512;
 constexpr int MAX_PICKS = 16;  // experts of one row
+constexpr int MAX_SLOTS = 8 * MAX_EXPERTS + MAX_ROWS;
 constexpr int GROUPS = (EXPERTS + 31) / 32;
-constexpr int STRIDE = COLUMNS + 1;  // of an expert's chances: threads of neighbouring experts meet no bank twice
 
-// The outcome of routing. A slot is one pair (expert, row); the slots of an expert lie together.
+// The outcome of routing. A slot is one pair (expert, row); the slots of an expert lie together and begin at a multiple of 8.
 struct Route {
     int count;                        // distinct experts, the shared one last
+    int picks;                        // routed experts of a row
     int expert[MAX_EXPERTS + 1];
-    int first[MAX_EXPERTS + 2];       // slots of entry i: first[i] .. first[i + 1] - 1
-    int row[MAX_ROWS * (MAX_PICKS + 1)];
-    float weight[MAX_ROWS * (MAX_PICKS + 1)];
+    int first[MAX_EXPERTS + 1];       // first slot of an entry
+    int users[MAX_EXPERTS + 1];       // rows that use it
+    int row[MAX_SLOTS];
+    float weight[MAX_SLOTS];
+    int slot[MAX_ROWS][MAX_PICKS + 1];  // of a row: the shared expert's, then those of its picks; -1: none
     const u8* gate[MAX_EXPERTS + 1];  // the entries' matrices
     const u8* up[MAX_EXPERTS + 1];
     const u8* down[MAX_EXPERTS + 1];
@@ -42,11 +46,14 @@ struct RouteArgs {
     float top_p;          // mass of experts a preview keeps (coreset); not below 2: all
 };
 
+struct Pick {
+    int expert;
+    float chance;  // 0: none
+};
+
 // The top picks of one row by one warp among all experts, or (LISTED) `count` of them in ascending order: softmax over them,
-// best first, ties to the lower one. Writes each pick's probability, or its share of the row's picks, to
-// chance[expert * STRIDE + row].
-template <bool LISTED>
-__device__ __forceinline__ void pick(float* chance, int row, const float* logits, const u16* experts, int count, int picks, bool shares) {
+// best first, ties to the lower one. Lane k gets the k-th.
+template <bool LISTED> __device__ __forceinline__ Pick pick(const float* logits, const u16* experts, int count, int picks) {
     float mine[GROUPS], top = -INFINITY, sum = 0, p = 0;
     int lane = lane_id(), id = 0;
 #pragma unroll
@@ -82,8 +89,7 @@ __device__ __forceinline__ void pick(float* chance, int row, const float* logits
             if ((int)winner == 32 * i + lane) mine[i] = -1.0f;
         }
     }
-    float all = lanes_sum(p);
-    if (p > 0) chance[(LISTED ? experts[id] : id) * STRIDE + row] = shares ? p / all : p;
+    return {LISTED && p > 0 ? experts[id] : id, p};
 }
 
 // Exclusive prefix sums of two small counts over the experts' threads; `sums` has 2 x GROUPS entries. All threads call it.
@@ -104,8 +110,10 @@ __device__ __forceinline__ int2 scan(int a, int b, int (*sums)[GROUPS]) {
     return r;
 }
 
+constexpr float CHANCE = 1 << 26;  // chances are added up as whole numbers, in any order
+
 struct Mass {
-    float mass;
+    u32 mass;
     int expert;
 };
 
@@ -124,98 +132,110 @@ __device__ __forceinline__ int list_kept(u16* experts, const u32* kept, int (*su
 
 // Keeps the experts of most mass over the rows while the mass before them is below top_p (the first always; 2: all), at
 // most `budget` of them (0: any number).
-__device__ __forceinline__ void choose_coreset(u32* kept, Mass* used, int (*sums)[GROUPS], const float* chance, int n,
-                                               float top_p, int budget) {
+__device__ __forceinline__ void choose_coreset(u32* kept, Mass* used, int (*sums)[GROUPS], const u32* mass, float top_p, int budget) {
     int e = threadIdx.x;
-    float own = 0;
-    if (e < EXPERTS)
-        for (int r = 0; r < n; r++) own += chance[e * STRIDE + r];
+    u32 own = e < EXPERTS ? mass[e] : 0;
     int at = scan(0, own > 0, sums).y;
     if (own > 0) used[at] = {own, e};
     if (e < GROUPS) kept[e] = 0;
-    int count = 0;
     if (e == EXPERTS - 1) sums[0][0] = at + (own > 0);
     __syncthreads();
-    count = sums[0][0];
+    int count = sums[0][0];
     for (int i = threadIdx.x / 4; i < (count + 7) / 8 * 8; i += blockDim.x / 4) {  // whole warps, four lanes an expert
         Mass one = i < count ? used[i] : Mass{0, 0};
-        float total = 0, before = 0;
+        u32 total = 0, before = 0;
         int rank = 0;
         for (int j = threadIdx.x % 4; j < count; j += 4) {
             Mass other = used[j];
             total += other.mass;
             if (other.mass > one.mass || (other.mass == one.mass && other.expert < one.expert)) before += other.mass, rank++;
         }
-        total = lanes_sum<4>(total), before = lanes_sum<4>(before), rank = (int)lanes_sum<4>((float)rank);
-        bool keep = i < count && (rank == 0 || before < top_p * total) && (budget == 0 || rank < budget);
+#pragma unroll
+        for (int o = 1; o < 4; o *= 2) {
+            total += __shfl_xor_sync(FULL, total, o), before += __shfl_xor_sync(FULL, before, o);
+            rank += __shfl_xor_sync(FULL, rank, o);
+        }
+        bool keep = i < count && (rank == 0 || (float)before < top_p * (float)total) && (budget == 0 || rank < budget);
         if (keep && threadIdx.x % 4 == 0) atomicOr(kept + one.expert / 32, 1u << one.expert % 32);
     }
     __syncthreads();
 }
 
-// One block: a warp a row to pick, then a thread an expert to group.
+// One block: a warp a row to pick, a thread an expert to group, a thread a pick to find its slot.
 KERNEL(moe_route, 1024, RouteArgs) {
-    DYNAMIC_SHARED(float, chance);  // [EXPERTS][STRIDE], 0: not picked
+    __shared__ u32 users[EXPERTS], mass[EXPERTS];  // rows that picked an expert, as bits; its chances over the rows
+    __shared__ Pick chosen[MAX_ROWS][MAX_PICKS];
     __shared__ Mass used[EXPERTS];
     __shared__ u32 kept[GROUPS];
     __shared__ u16 experts[EXPERTS];
-    __shared__ int sums[2][GROUPS];
-    int e = threadIdx.x, n = a.pass->n, warps = blockDim.x / 32, budget = a.preview ? a.pass->budget : 0;
+    __shared__ int sums[2][GROUPS], starts[EXPERTS];
+    int e = threadIdx.x, n = a.pass->n, budget = a.preview ? a.pass->budget : 0;
     int picks = a.preview && a.pass->picks ? a.pass->picks : a.picks;
     float top_p = budget ? 2.0f : a.top_p;
     bool coreset = a.preview && (top_p < 2.0f || budget), limited = a.preview && a.pass->resident;
     const u8 *gate = nullptr, *up = nullptr, *down = nullptr;
     if (e <= EXPERTS) gate = a.gate[e], up = a.up[e], down = a.down[e];
-    for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
+    if (e < EXPERTS) users[e] = mass[e] = 0;
     if (e < GROUPS && limited) kept[e] = a.resident[e];
     __syncthreads();
     int count = limited ? list_kept(experts, kept, sums) : EXPERTS;
+    auto pick_row = [&](int r, bool listed) {
+        const float* logits = a.logits + (size_t)r * a.ld;
+        return listed ? pick<true>(logits, experts, count, picks) : pick<false>(logits, experts, count, picks);
+    };
     wait_for_previous();
     float shared_gate = e < n ? a.logits[(size_t)e * a.ld + EXPERTS] : 0.0f;
-    for (int r = warp_id(); r < n; r += warps) {
-        const float* logits = a.logits + (size_t)r * a.ld;
-        if (limited) pick<true>(chance, r, logits, experts, count, picks, !coreset);
-        else pick<false>(chance, r, logits, experts, count, picks, !coreset);
+    int r = warp_id();  // there is a warp for every row
+    Pick one = {0, 0};
+    if (r < n) one = pick_row(r, limited);
+    if (coreset) {
+        if (one.chance > 0) atomicAdd(mass + one.expert, (u32)(one.chance * CHANCE + 0.5f));
+        __syncthreads();
+        choose_coreset(kept, used, sums, mass, top_p, budget);
+        count = list_kept(experts, kept, sums);
+        bool lost = one.chance > 0 && !(kept[one.expert / 32] >> one.expert % 32 & 1);
+        if (__ballot_sync(FULL, lost)) one = pick_row(r, true);  // what is left of the others stays as it is
+    }
+    if (r < n) {
+        float all = lanes_sum(one.chance);
+        if (one.chance > 0) atomicOr(users + one.expert, 1u << r);
+        if (lane_id() < picks) chosen[r][lane_id()] = {one.expert, one.chance / all};
     }
     __syncthreads();
-    if (coreset) {
-        choose_coreset(kept, used, sums, chance, n, top_p, budget);
-        for (int i = e; i < EXPERTS * STRIDE; i += blockDim.x) chance[i] = 0;
-        count = list_kept(experts, kept, sums);
-        for (int r = warp_id(); r < n; r += warps) pick<true>(chance, r, a.logits + (size_t)r * a.ld, experts, count, picks, true);
-        __syncthreads();
-    }
-    int users = 0;
-    if (e < EXPERTS)
-        for (int r = 0; r < n; r++) users += chance[e * STRIDE + r] > 0;
-    int2 at = scan(users, users > 0, sums);
+    u32 rows = e < EXPERTS ? users[e] : 0;
+    int room = (__popc(rows) + 7) & ~7;
+    int2 at = scan(room, rows != 0, sums);
     Route* out = a.route;
-    if (users) {
-        out->expert[at.y] = e, out->first[at.y] = at.x;
+    if (rows) {
+        out->expert[at.y] = e, out->first[at.y] = starts[e] = at.x, out->users[at.y] = __popc(rows);
         out->gate[at.y] = gate, out->up[at.y] = up, out->down[at.y] = down;
-        int slot = at.x;
-        for (int r = 0; r < n; r++) {
-            float share = chance[e * STRIDE + r];
-            if (share > 0) out->row[slot] = r, out->weight[slot++] = share;
-        }
-        if (a.usage && !a.preview) a.usage[e] += users;
+        if (a.usage && !a.preview) a.usage[e] += __popc(rows);
     }
-    if (e == EXPERTS - 1) sums[0][0] = at.x + users, sums[1][0] = at.y + (users > 0);
+    if (e == EXPERTS - 1) sums[0][0] = at.x + room, sums[1][0] = at.y + (rows != 0);
     __syncthreads();
     int slots = sums[0][0], distinct = sums[1][0];
     if (e == EXPERTS) {
-        out->count = distinct + 1, out->expert[distinct] = EXPERTS;
+        out->count = distinct + 1, out->picks = picks, out->expert[distinct] = EXPERTS;
         out->gate[distinct] = gate, out->up[distinct] = up, out->down[distinct] = down;
-        out->first[distinct] = slots, out->first[distinct + 1] = slots + n;
+        out->first[distinct] = slots, out->users[distinct] = n;
     }
-    if (e < n) out->row[slots + e] = e, out->weight[slots + e] = sigmoid(shared_gate);
+    if (e < n) out->row[slots + e] = e, out->weight[slots + e] = sigmoid(shared_gate), out->slot[e][0] = slots + e;
+    for (int i = e; i < n * picks; i += blockDim.x) {
+        int r = i / picks, k = i % picks, slot = -1;
+        Pick one = chosen[r][k];
+        if (one.chance > 0) {
+            slot = starts[one.expert] + __popc(users[one.expert] & ((1u << r) - 1));
+            out->row[slot] = r, out->weight[slot] = one.chance;
+        }
+        out->slot[r][k + 1] = slot;
+    }
 }
 
 struct ExpertArgs {
-    Acts x;               // [rows, hidden]
-    Acts act;             // [slots, width]
+    Acts x;               // [rows, hidden], 8 blocks to a scale
+    Acts act;             // [slots, width], each block with its own
     const float* shared;  // [rows, ld]: gate and up of the shared expert, side by side
-    float* residual;      // [rows, hidden]
+    float* out;           // [slots, hidden]: what each adds to its row
     const Route* route;
     const Pass* pass;
     int gate_type, up_type;
@@ -228,7 +248,7 @@ __device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int
     int n = a.pass->n, at = 32 * tile + lane_id();
     for (int c = warp_id(); c < n; c += blockDim.x / 32) {
         const float* row = a.shared + (size_t)c * a.ld;
-        store_acts1(a.act, first + c, WIDTH, at, silu(row[at]) * row[WIDTH + at]);
+        store_acts<32, 1>(a.act, first + c, WIDTH, at, {silu(row[at]) * row[WIDTH + at]});
     }
 }
 
@@ -236,176 +256,138 @@ __device__ __forceinline__ void finish_shared(const ExpertArgs& a, int tile, int
 #define STAGED_X 0  // 1: activations pass through shared memory too, all of them and once
 #endif
 
-// One item of moe_gate_up: 32 channels of one entry.
+// One item of moe_gate_up or moe_down: a tile of one entry's outputs.
 struct Item {
     int entry, tile, first, count;
 };
 
 __device__ __forceinline__ Item item_of(const Route& route, int item, int tiles) {
-    int entry = item / tiles, first = route.first[entry];
-    return {entry, item % tiles, first, route.first[entry + 1] - first};
+    int entry = item / tiles;
+    return {entry, item % tiles, route.first[entry], route.users[entry]};
 }
 
 // Starts the copies of an item's rows of the gate and of the up matrix.
 __device__ __forceinline__ void fetch_item(const ExpertArgs& a, const Route& route, u8* gate_rows, u8* up_rows, int item, int items, int tiles) {
+    int entry = min(item / tiles, EXPERTS), row0 = 32 * (item % tiles);
+    const u8 *gate = load_pointer(route.gate + entry), *up = load_pointer(route.up + entry);  // beside the count
     if (item < items) {
-        int entry = item / tiles, row0 = 32 * (item % tiles), gate = row_size(a.gate_type, HIDDEN), up = row_size(a.up_type, HIDDEN);
-        stage(gate_rows, route.gate[entry] + (size_t)row0 * gate, gate, 32, threadIdx.x, 256);
-        stage(up_rows, route.up[entry] + (size_t)row0 * up, up, 32, threadIdx.x, 256);
+        stage<32, 256, HIDDEN>(gate_rows, gate, a.gate_type, row0, WIDTH, threadIdx.x);
+        stage<32, 256, HIDDEN>(up_rows, up, a.up_type, row0, WIDTH, threadIdx.x);
     }
     commit_copies();
 }
 
-// act of 32 channels from the sums of all warps (4k + i: half k of the inputs; gate, gate, up, up).
+// Starts the copy of all activations into shared memory; `x` finds them there afterwards.
+__device__ __forceinline__ void fetch_inputs(Acts& x, u8* to, int n) {
+    constexpr int GROUPS_OF_ROW = groups_of(HIDDEN, 8);
+    const Acts from = x;
+    int tiles = (n + 7) / 8, values = tiles * 8 * HIDDEN, scales = tiles * 8 * GROUPS_OF_ROW;
+    x.q = (i8*)to, x.scale = (float*)(to + COLUMNS * HIDDEN), x.sum = (i16*)(x.scale + COLUMNS * GROUPS_OF_ROW);
+    auto copy = [](void* to, const void* from, int bytes) {
+        for (int i = 16 * threadIdx.x; i < bytes; i += 16 * 256) copy_async((u8*)to + i, (const u8*)from + i);
+    };
+    copy(x.q, from.q, values);
+    copy(x.scale, from.scale, scales * 4);
+    copy(x.sum, from.sum, scales * 16);
+    commit_copies();
+}
+
+// act of 32 channels from the sums of four warps: two tiles of gate, two of up.
 __device__ __forceinline__ void finish_routed(const ExpertArgs& a, const Item& item, const float* partial) {
     constexpr int TILE = 16 * COLUMNS;
     int lane = lane_id();
     for (int c = warp_id(); c < item.count; c += 8) {
         const float* p = partial + lane / 16 * TILE + lane % 16 * COLUMNS + c;
-        float g = p[0] + p[4 * TILE], u = p[2 * TILE] + p[6 * TILE];
-        store_acts1(a.act, item.first + c, WIDTH, 32 * item.tile + lane, silu(g) * u);
+        store_acts<32, 1>(a.act, item.first + c, WIDTH, 32 * item.tile + lane, {silu(p[0]) * p[2 * TILE]});
     }
 }
 
 // act = silu(gate x) * (up x) for 32 channels of one expert at a time, quantized. A persistent grid.
 RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
-    DYNAMIC_SHARED(u8, memory);  // 32 rows of the gate and of the up matrix; the sums of every warp; activations
+    DYNAMIC_SHARED(u8, memory);  // 32 rows of the gate and of the up matrix; the sums of four warps; activations
     wait_for_previous();
     const Route& route = *a.route;
-    int tiles = WIDTH / 32, items = (route.count - 1) * tiles, warp = warp_id(), up = warp >> 1 & 1, half = warp & 1;
+    int tiles = WIDTH / 32, items = (route.count - 1) * tiles, warp = warp_id(), up = warp >> 1 & 1, half = warp & 1, part = warp / 4;
     u8* up_rows = memory + 32 * staged_stride(row_size(a.gate_type, HIDDEN));
     float *partial = (float*)(STAGED ? up_rows + 32 * staged_stride(row_size(a.up_type, HIDDEN)) : memory), acc[NT][4];
+    float* own = partial + warp % 4 * 16 * COLUMNS;
     if (STAGED) fetch_item(a, route, memory, up_rows, blockIdx.x, items, tiles);
     Acts x = a.x;
-    if (STAGED_X) {
-        u8* to = (u8*)(partial + 8 * 16 * COLUMNS);
-        int values = (a.pass->n + 7) / 8 * 8 * HIDDEN, scales = values / 32 * 8;
-        x.q = (i8*)to, x.s = (float2*)(to + COLUMNS * HIDDEN);
-        for (int i = 16 * threadIdx.x; i < values; i += 16 * 256) copy_async(x.q + i, a.x.q + i);
-        for (int i = 16 * threadIdx.x; i < scales; i += 16 * 256) copy_async((u8*)x.s + i, (const u8*)a.x.s + i);
-        commit_copies();
-    }
+    if (STAGED_X) fetch_inputs(x, (u8*)(partial + 4 * 16 * COLUMNS), a.pass->n);
     for (int tile = gridDim.x - 1 - blockIdx.x; tile < tiles; tile += gridDim.x) finish_shared(a, tile, route.first[route.count - 1]);
     for (int at = blockIdx.x; at < items; at += gridDim.x) {
+        constexpr int STEPS = (HIDDEN + 255) / 256;
         Item item = item_of(route, at, tiles);
-        Columns columns = columns_of(item.count, route.row + item.first, 0, HIDDEN);
-        int type = up ? a.up_type : a.gate_type;
+        Columns columns = columns_of(item.count, route.row + item.first, 0);
+        int type = up ? a.up_type : a.gate_type, bytes = row_size(type, HIDDEN);
         clear(acc);
-        if (STAGED) {
-            await_copies<0>();
-            __syncthreads();
-            const u8* rows = (up ? up_rows : memory) + 16 * half * staged_stride(row_size(type, HIDDEN));
-            multiply_staged(acc, type, rows, HIDDEN, warp / 4, 2, x, columns);
-        } else {
-            const u8* matrix = up ? route.up[item.entry] : route.gate[item.entry];
-            multiply(acc, type, matrix, WIDTH, 32 * item.tile + 16 * half, HIDDEN, warp / 4, 2, x, columns);
-        }
-        store_tile(partial + warp * 16 * COLUMNS, acc);
+        await_copies<0>();
+        __syncthreads();  // also: the sums of the item before have been read
+        Rows rows = STAGED ? rows_of_tile((up ? up_rows : memory) + 16 * half * staged_stride(bytes), bytes)
+                           : rows_of_matrix(up ? route.up[item.entry] : route.gate[item.entry], bytes, 32 * item.tile + 16 * half, WIDTH);
+        multiply_rows<8>(acc, type, rows, HIDDEN, part * STEPS / 2, (part + 1) * STEPS / 2, x, columns);
+        if (part == 1) store_tile(own, acc);
         __syncthreads();
         if (STAGED) fetch_item(a, route, memory, up_rows, at + gridDim.x, items, tiles);
+        if (part == 0) add_tile(own, acc);
+        __syncthreads();
         finish_routed(a, item, partial);
-        if (!STAGED) __syncthreads();
     }
-    if (STAGED) await_copies<0>();
+    await_copies<0>();
 }
 
-// residual += sum over a row's experts of weight * (down act). A block owns 16 channels of all rows. Each of its warps takes
-// routed experts in turn, its next one on the way while it works; one more warp takes the shared expert.
-#ifndef DOWN_WARPS
-#define DOWN_WARPS 15
+#ifndef DOWN_STAGED
+#define DOWN_STAGED 1  // 0: the down matrices are too wide for the shared memory and read where they lie
 #endif
-constexpr int TEAMS = DOWN_WARPS + 1;
+constexpr int DOWN_ROWS = 64;  // of an item: 16 a warp
+constexpr int ACT_BYTES = WIDTH / 32 * 8 * (32 + 8);  // of a tile of eight slots: bytes, then scales
 
-// The slots of one entry, and the rows and weights of the columns a lane holds results of.
-struct Slots {
-    int first, count, row[NT][2];
-    float weight[NT][2];
-};
-
-__device__ __forceinline__ Slots slots_of(const Route& route, int first, int count) {
-    Slots s;
-    s.first = first, s.count = count;
-#pragma unroll
-    for (int i = 0; i < NT; i++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            int column = 8 * i + 2 * (lane_id() & 3) + c;
-            s.row[i][c] = column < count ? route.row[first + column] : -1;
-            s.weight[i][c] = column < count ? route.weight[first + column] : 0.0f;
-        }
-    return s;
-}
-
-// Starts the copy of 16 rows of a down matrix by one warp.
-__device__ __forceinline__ void fetch_down(u8* to, const u8* matrix, int bytes, int row0) {
-    if (STAGED && matrix) stage(to, matrix + (size_t)row0 * bytes, bytes, min(16, HIDDEN - row0), lane_id(), 32);
+// Starts the copy of the activations of an item's slots; the outcome finds them there afterwards, from row 0 on.
+__device__ __forceinline__ Acts fetch_slots(const Acts& act, u8* to, const Item& item) {
+    int tiles = (item.count + 7) / 8, values = tiles * 8 * WIDTH, scales = tiles * WIDTH / 32 * 8 * 8;
+    const u8 *q = (const u8*)(act.q + (size_t)item.first * WIDTH), *s = (const u8*)(act.s + (size_t)item.first * (WIDTH / 32));
+    for (int i = 16 * threadIdx.x; i < values; i += 16 * 128) copy_async(to + i, q + i);
+    for (int i = 16 * threadIdx.x; i < scales; i += 16 * 128) copy_async(to + values + i, s + i);
     commit_copies();
+    Acts x = act;
+    x.q = (i8*)to, x.s = (float2*)(to + values), x.f = act.f + (size_t)item.first * WIDTH;
+    return x;
 }
 
-// The product of one entry, weighted, to the warp's sums [16][COLUMNS] by row of the pass.
-__device__ __forceinline__ void add_expert(const ExpertArgs& a, const Slots& slots, int type, const u8* matrix, const u8* tile, int row0, float* sums) {
-    float acc[NT][4];
-    clear(acc);
-    Columns columns = columns_of(slots.count, nullptr, slots.first, WIDTH);
-    if (STAGED) multiply_staged(acc, type, tile, WIDTH, 0, 1, a.act, columns);
-    else multiply(acc, type, matrix, HIDDEN, row0, WIDTH, 0, 1, a.act, columns);
-#pragma unroll
-    for (int i = 0; i < NT; i++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            if (slots.row[i][c % 2] >= 0) sums[((lane_id() >> 2) + 8 * (c / 2)) * COLUMNS + slots.row[i][c % 2]] += slots.weight[i][c % 2] * acc[i][c];
-    __syncwarp();
-}
-
-KERNEL(moe_down, 32 * TEAMS, ExpertArgs) {
-    DYNAMIC_SHARED(u8, memory);  // two tiles a warp, one of the shared expert, the sums of every warp
+// out = weight * (down act) for 64 channels of one entry at a time, the shared expert's among them. A persistent grid.
+RESIDENT_KERNEL(moe_down, 128, 4, ExpertArgs) {
+    DYNAMIC_SHARED(u8, memory);  // 64 rows of a down matrix, activations
     const Route& route = *a.route;  // complete: every block of the kernel ahead has waited for it
-    int row0 = 16 * blockIdx.x, warp = warp_id(), lane = lane_id(), routed = route.count - 1, n = a.pass->n;
-    int bytes = row_size(a.down_type[0], WIDTH), shared_bytes = row_size(a.down_type[1], WIDTH);
-    int size = STAGED ? 16 * staged_stride(bytes) : 0;
-    u8 *tiles = memory + 2 * warp * size, *shared_tile = memory + DOWN_WARPS * 2 * size;
-    float* all = (float*)(shared_tile + (STAGED ? 16 * staged_stride(shared_bytes) : 0));
-    float* sums = all + warp * 16 * COLUMNS;
-    for (int i = lane; i < 16 * COLUMNS; i += 32) sums[i] = 0;
-    // Lane i knows the warp's entry number i: one read for all of them. More than 32 come in further rounds.
-    for (int base = warp; base < (warp < DOWN_WARPS ? routed : 0); base += 32 * DOWN_WARPS) {
-        int own = min(base + DOWN_WARPS * lane, routed), first = route.first[own], end = route.first[own + 1];
-        u64 matrix = own < routed ? (u64)route.down[own] : 0;
-        auto matrix_of = [&](int i) { return (const u8*)(i < 32 ? __shfl_sync(FULL, matrix, i) : 0); };
-        fetch_down(tiles, matrix_of(0), bytes, row0);
-        fetch_down(tiles + size, matrix_of(1), bytes, row0);
-        if (base == warp) wait_for_previous();
-        for (int i = 0; i < 32 && base + DOWN_WARPS * i < routed; i++) {
-            int at = __shfl_sync(FULL, first, i);
-            Slots slots = slots_of(route, at, __shfl_sync(FULL, end, i) - at);
-            for (int tile = at / 8; tile <= (at + slots.count - 1) / 8; tile++) warm_blocks(a.act, tile, WIDTH, 0, WIDTH / 32);
-            await_copies<1>();
-            __syncwarp();
-            add_expert(a, slots, a.down_type[0], matrix_of(i), tiles + (i & 1) * size, row0, sums);
-            fetch_down(tiles + (i & 1) * size, matrix_of(i + 2), bytes, row0);
-        }
-        await_copies<0>();
-    }
-    if (warp == DOWN_WARPS) {
-        const u8* matrix = route.down[routed];
-        int at = route.first[routed];
-        fetch_down(shared_tile, matrix, shared_bytes, row0);
-        Slots slots = slots_of(route, at, n);
-        wait_for_previous();
-        for (int tile = at / 8; tile <= (at + n - 1) / 8; tile++) warm_blocks(a.act, tile, WIDTH, 0, WIDTH / 32);
-        await_copies<0>();
-        __syncwarp();
-        add_expert(a, slots, a.down_type[1], matrix, shared_tile, row0, sums);
-    } else if (warp >= routed) {
-        wait_for_previous();
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < 16 * n; i += blockDim.x) {
-        int row = i % 16, r = i / 16;
-        if (row0 + row >= HIDDEN) continue;
-        float v = 0;
+    constexpr int TILES = (HIDDEN + DOWN_ROWS - 1) / DOWN_ROWS;
+    int items = route.count * TILES, size = 0;
+    if (DOWN_STAGED) size = DOWN_ROWS * max(staged_stride(row_size(a.down_type[0], WIDTH)), staged_stride(row_size(a.down_type[1], WIDTH)));
+    for (int at = blockIdx.x; at < items; at += gridDim.x) {
+        Item item = item_of(route, at, TILES);
+        int type = a.down_type[item.entry + 1 == route.count], bytes = row_size(type, WIDTH), row0 = DOWN_ROWS * item.tile;
+        const u8* matrix = route.down[item.entry];
+        if (DOWN_STAGED) stage<DOWN_ROWS, 128, WIDTH>(memory, matrix, type, row0, HIDDEN, threadIdx.x);
+        int own = row0 + 16 * warp_id(), g = lane_id() >> 2, t = lane_id() & 3;
+        float weight[NT][2], acc[NT][4];
 #pragma unroll
-        for (int w = 0; w < TEAMS; w++) v += all[(w * 16 + row) * COLUMNS + r];
-        a.residual[(size_t)r * HIDDEN + row0 + row] += v;
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) weight[i][c] = 8 * i + 2 * t + c < item.count ? route.weight[item.first + 8 * i + 2 * t + c] : 0.0f;
+        if (at == (int)blockIdx.x) wait_for_previous();
+        Acts x = fetch_slots(a.act, memory + size, item);
+        Rows rows = DOWN_STAGED ? rows_of_tile(memory + 16 * warp_id() * staged_stride(bytes), bytes) : rows_of_matrix(matrix, bytes, min(own, HIDDEN - 1), HIDDEN);
+        clear(acc);
+        await_copies<0>();
+        __syncthreads();
+        multiply_rows<1>(acc, type, rows, WIDTH, 0, (WIDTH + 255) / 256, x, columns_in_order((item.count + 7) / 8));
+        float* out = a.out + (size_t)item.first * HIDDEN;
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                int column = 8 * i + 2 * t + c % 2, row = own + g + 8 * (c / 2);
+                if (column < item.count && row < HIDDEN) out[(size_t)column * HIDDEN + row] = weight[i][c % 2] * acc[i][c];
+            }
+        __syncthreads();  // all have read what the next item's copies overwrite
     }
+    if (blockIdx.x >= items) wait_for_previous();
 }

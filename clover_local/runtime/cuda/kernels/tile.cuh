@@ -28,6 +28,13 @@ template <int FROM = 0, class Visit> __device__ __forceinline__ void with_type(i
     }
 }
 
+// Calls `visit` with the number of tiles in use, or the next that code is made for: 1, 2 or 4. What depends on it asks nothing.
+template <class Visit> __device__ __forceinline__ void with_live(int live, Visit visit) {
+    if (NT == 1 || live == 1) return visit(Constant<1>{});
+    if (NT == 2 || live == 2) return visit(Constant<NT < 2 ? 1 : 2>{});
+    visit(Constant<NT < 4 ? 1 : 4>{});
+}
+
 // Bytes of a row of k values, one of TYPES.
 __device__ __forceinline__ int row_size(int type, int k) {
     int bytes = 0;
@@ -39,15 +46,14 @@ __device__ __forceinline__ int row_size(int type, int k) {
 #define NEIGHBOURS 0  // 1: neighbouring columns are neighbouring rows, so that their scales are read together
 #endif
 
-// Which activations stand in which column, as one lane (4g+t) needs it.
+// Which activations stand in which column, as one lane (4g+t) needs it: the rows of columns g, 2t and 2t+1 of each tile.
 struct Columns {
-    int live;                   // tiles of 8 columns in use
-    int row[NT];                // of column g of each tile
-    int b[NT], s0[NT], s1[NT];  // first blocks of columns g, 2t and 2t+1 (block_index)
+    int live;  // tiles of 8 columns in use
+    int row[NT], row0[NT], row1[NT];
 };
 
 // `rows` lists the activation rows of the columns; null: column c is row c + first. Those beyond `count` repeat the last.
-__device__ __forceinline__ Columns columns_of(int count, const int* rows, int first, int k) {
+__device__ __forceinline__ Columns columns_of(int count, const int* rows, int first) {
     int g = lane_id() >> 2, t = lane_id() & 3;
     Columns c;
     c.live = (count + 7) / 8;
@@ -59,9 +65,18 @@ __device__ __forceinline__ Columns columns_of(int count, const int* rows, int fi
             int inside = at[j] < count ? at[j] : count - 1;
             at[j] = rows ? rows[inside] : inside + first;
         }
-        c.row[i] = at[0];
-        c.b[i] = block_index(at[0], k, 0), c.s0[i] = block_index(at[1], k, 0), c.s1[i] = block_index(at[2], k, 0);
+        c.row[i] = at[0], c.row0[i] = at[1], c.row1[i] = at[2];
     }
+    return c;
+}
+
+// Column c is row c: neighbouring columns are neighbouring rows, and the compiler knows how far tiles lie apart.
+__device__ __forceinline__ Columns columns_in_order(int live) {
+    int g = lane_id() >> 2, t = lane_id() & 3;
+    Columns c;
+    c.live = live;
+#pragma unroll
+    for (int i = 0; i < NT; i++) c.row[i] = 8 * i + g, c.row0[i] = 8 * i + 2 * t, c.row1[i] = 8 * i + 2 * t + 1;
     return c;
 }
 
@@ -71,6 +86,16 @@ __device__ __forceinline__ void warm_blocks(const Acts& x, int tile, int k, int 
     int count = (end - first) * 8;
     for (int i = lane_id(); i < count * 2; i += 32) warm(x.q + at * 32 + 16 * i);
     for (int i = lane_id(); i < count / 2; i += 32) warm((const u8*)(x.s + at) + 16 * i);
+}
+
+// A lane's operand of a block of 32 activations at `b`: its share of the order that a type's fragments have.
+template <bool BY16> __device__ __forceinline__ uint2 operand_at(const i8* b) {
+    int t = lane_id() & 3;
+    if constexpr (BY16) return {*(const u32*)(b + 4 * t), *(const u32*)(b + 16 + 4 * t)};
+    return *(const uint2*)(b + 8 * t);
+}
+template <bool BY16> __device__ __forceinline__ uint2 load_operand(const Acts& x, int k, int row, int block) {
+    return operand_at<BY16>(x.q + (size_t)block_index(row, k / 32, block) * 32);
 }
 
 constexpr int MAGIC = 0x4b400000;  // 1.5 * 2^23: an integer added to its bits is that integer as a float
@@ -85,20 +110,18 @@ __device__ __forceinline__ void add_scaled(float (&acc)[4], const int (&c)[4], f
 // One block of 32 inputs of both rows with one tile of columns. `d` and `z`: (scale, scale * sum) of columns 2t, 2t+1.
 template <int TYPE>
 __device__ __forceinline__ void multiply_block(float (&acc)[4], float (&low)[4], const Fragment& f0, const Fragment& f1, int s,
-                                               const i8* b, float2 d, float2 z) {
+                                               uint2 v, float2 d, float2 z) {
     using L = Lane<TYPE>;
-    int t = lane_id() & 3;
     if constexpr (L::BY16) {
         int c[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, e[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
-        mma_s8_k16(c, f0.words[s][0], f1.words[s][0], *(const u32*)(b + 4 * t));
-        mma_s8_k16(e, f0.words[s][1], f1.words[s][1], *(const u32*)(b + 16 + 4 * t));
+        mma_s8_k16(c, f0.words[s][0], f1.words[s][0], v.x);
+        mma_s8_k16(e, f0.words[s][1], f1.words[s][1], v.y);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const Fragment& f = i < 2 ? f0 : f1;
             acc[i] += (f.scale[s][0] * from_magic(c[i]) + f.scale[s][1] * from_magic(e[i])) * (i % 2 ? d.y : d.x);
         }
     } else {
-        uint2 v = *(const uint2*)(b + 8 * t);
         int c[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
         mma_s8_k32(c, f0.words[s][0], f1.words[s][0], f0.words[s][1], f1.words[s][1], v.x, v.y);
         add_scaled(acc, c, f0.scale[s][0], f1.scale[s][0], d);
@@ -122,12 +145,12 @@ template <int TYPE> __device__ __forceinline__ void complete(const Lane<TYPE>& w
         }
 }
 
-// Integer types: values 256 * step ... of the two rows a lane holds.
-template <int TYPE>
+// Values 256 * step ... of the two rows a lane holds, activations with a scale for every block.
+template <int TYPE, int LIVE>
 __device__ __forceinline__ void multiply_step(float (&acc)[NT][4], const u8* row0, const u8* row1, int step, int k,
                                               const Acts& x, const Columns& columns) {
-    constexpr bool AFTER = LATE<TYPE> && NT == 1;  // few columns: the block's scale goes to the sums, not to the weights
-    int t = lane_id() & 3, pairs = LATE<TYPE> ? 4 : min(4, (k - 256 * step) / 64);
+    constexpr bool AFTER = LATE<TYPE> && LIVE == 1;  // few columns: the block's scale goes to the sums, not to the weights
+    int t = lane_id() & 3, pairs = WHOLE<TYPE> ? 4 : min(4, (k - 256 * step) / 64);
     Lane<TYPE> w0, w1;
     w0.load(row0, step, t, pairs);
     w1.load(row1, step, t, pairs);
@@ -140,22 +163,16 @@ __device__ __forceinline__ void multiply_step(float (&acc)[NT][4], const u8* row
         w1.get(j, f1);
         if (!AFTER) complete<TYPE>(w0, f0), complete<TYPE>(w1, f1);
 #pragma unroll
-        for (int i = 0; i < NT; i++) {
-            if (NT > 1 && i >= columns.live) break;
+        for (int i = 0; i < LIVE; i++) {
+            if (LIVE > 1 && i >= columns.live) break;  // a fence for the compiler too: it would run out of registers
             float(&to)[4] = AFTER ? sum : acc[i];
 #pragma unroll
             for (int s = 0; s < 2; s++) {
-                int block = 8 * (8 * step + 2 * j + s);
-                float4 scales;  // of columns 2t and 2t+1
-                if (NEIGHBOURS) {
-                    scales = *(const float4*)(x.s + columns.s0[i] + block);
-                } else {
-                    float2 u = x.s[columns.s0[i] + block], v = x.s[columns.s1[i] + block];
-                    scales = make_float4(u.x, u.y, v.x, v.y);
-                }
+                int block = 8 * step + 2 * j + s;
+                float2 u = x.s[block_index(columns.row0[i], k / 32, block)], v = x.s[block_index(columns.row1[i], k / 32, block)];
                 if (!AFTER) low[0] = low[1] = low[2] = low[3] = 0;
-                multiply_block<TYPE>(to, low, f0, f1, s, x.q + (size_t)(columns.b[i] + block) * 32,
-                                     make_float2(scales.x, scales.z), make_float2(scales.y, scales.w));
+                multiply_block<TYPE>(to, low, f0, f1, s, load_operand<Lane<TYPE>::BY16>(x, k, columns.row[i], block),
+                                     make_float2(u.x, v.x), make_float2(u.y, v.y));
                 if (!AFTER && Lane<TYPE>::MIN) to[0] -= low[0], to[1] -= low[1], to[2] -= low[2], to[3] -= low[3];
             }
         }
@@ -164,6 +181,130 @@ __device__ __forceinline__ void multiply_step(float (&acc)[NT][4], const u8* row
         acc[0][0] += w0.d * sum[0], acc[0][1] += w0.d * sum[1], acc[0][2] += w1.d * sum[2], acc[0][3] += w1.d * sum[3];
         if constexpr (Lane<TYPE>::MIN)
             acc[0][0] -= w0.m * low[0], acc[0][1] -= w0.m * low[1], acc[0][2] -= w1.m * low[2], acc[0][3] -= w1.m * low[3];
+    }
+}
+
+// One block of 32 inputs of both rows with one tile, in whole numbers: sum += whole scale of the row * product.
+template <int TYPE>
+__device__ __forceinline__ void multiply_whole(int (&sum)[4], int (&low)[4], const Lane<TYPE>& w0, const Lane<TYPE>& w1, const Fragment& f0,
+                                               const Fragment& f1, int s, int block, uint2 v) {
+    using L = Lane<TYPE>;
+    if constexpr (TYPE == Q2_K) {
+        mma_s8_k32(sum, f0.words[s][0], f1.words[s][0], f0.words[s][1], f1.words[s][1], v.x, v.y);
+        mma_s8_k32(low, f0.mins[s][0], f1.mins[s][0], f0.mins[s][1], f1.mins[s][1], v.x, v.y);
+    } else {
+#pragma unroll
+        for (int h = 0; h < (L::BY16 ? 2 : 1); h++) {
+            int c[4] = {}, scale0 = w0.whole(block, h), scale1 = w1.whole(block, h);
+            if constexpr (L::BY16) mma_s8_k16(c, f0.words[s][h], f1.words[s][h], h ? v.y : v.x);
+            else mma_s8_k32(c, f0.words[s][0], f1.words[s][0], f0.words[s][1], f1.words[s][1], v.x, v.y);
+            sum[0] += scale0 * c[0], sum[1] += scale0 * c[1], sum[2] += scale1 * c[2], sum[3] += scale1 * c[3];
+        }
+    }
+}
+
+// Sums of the bytes of blocks: minima of one row (from pair `pair` of blocks on) times those of one column.
+template <int PAIRS> __device__ __forceinline__ int multiply_minima(const u32 (&minima)[2], const u32 (&sums)[PAIRS], int pair) {
+    int r = MAGIC;
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) {
+        u32 word = minima[(pair + p) >> 1];
+        r = (pair + p) & 1 ? __dp2a_hi((int)sums[p], (int)word, r) : __dp2a_lo((int)sums[p], (int)word, r);
+    }
+    return r;
+}
+
+// The sums of the bytes of 2 * PAIRS blocks of a row, two to a word.
+template <int PAIRS> __device__ __forceinline__ void load_sums(u32 (&sums)[PAIRS], const Acts& x, int k, int row, int step, int pair) {
+    const u32* p = (const u32*)(x.sum + (size_t)block_index(row, groups_of(k, 8), step) * 8) + pair;
+    if constexpr (PAIRS == 4) {
+        uint4 v = *(const uint4*)p;
+        sums[0] = v.x, sums[1] = v.y, sums[2] = v.z, sums[3] = v.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) sums[i] = p[i];
+    }
+}
+
+// The same for activations of which GRAIN blocks share a scale: whole numbers are added up where the scales of the weights
+// are whole. `operand(i, block)`: the lane's activations of tile i, block 0..7 of the step.
+template <int TYPE, int GRAIN, int LIVE, class Operand>
+__device__ __forceinline__ void multiply_grouped(float (&acc)[NT][4], const u8* row0, const u8* row1, int step, int k, const Acts& x,
+                                                 const Columns& columns, Operand operand) {
+    using L = Lane<TYPE>;
+    constexpr int PAIRS = GRAIN / 2;
+    int t = lane_id() & 3, pairs = WHOLE<TYPE> ? 4 : min(4, (k - 256 * step) / 64);
+    L w0, w1;
+    w0.load(row0, step, t, pairs);
+    w1.load(row1, step, t, pairs);
+    int sum[LIVE][4], low[LIVE][4];
+    float part[LIVE][4];  // where scales are no whole numbers
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (j >= pairs) break;
+        if (j % PAIRS == 0)
+#pragma unroll
+            for (int i = 0; i < LIVE; i++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) sum[i][c] = low[i][c] = 0, part[i][c] = 0;
+        Fragment f0, f1;
+        w0.get(j, f0);
+        w1.get(j, f1);
+        int group = (8 * step + 2 * j) / GRAIN;
+#pragma unroll
+        for (int i = 0; i < LIVE; i++) {
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                uint2 v = operand(i, 2 * j + s);
+                if constexpr (WHOLE<TYPE>) {
+                    multiply_whole<TYPE>(sum[i], low[i], w0, w1, f0, f1, s, 2 * j + s, v);
+                } else {
+                    int c[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
+                    mma_s8_k32(c, f0.words[s][0], f1.words[s][0], f0.words[s][1], f1.words[s][1], v.x, v.y);
+                    const float scale[2] = {f0.scale[s][0], f1.scale[s][0]};
+#pragma unroll
+                    for (int e = 0; e < 4; e++) part[i][e] += scale[e / 2] * from_magic(c[e]);
+                    if constexpr (L::MIN) {
+                        const float min[2] = {f0.min[s], f1.min[s]};
+#pragma unroll
+                        for (int e = 0; e < 4; e++) {
+                            int row = e % 2 ? columns.row1[i] : columns.row0[i];
+                            part[i][e] -= min[e / 2] * x.sum[block_index(row, groups_of(k, 8), step) * 8 + 2 * j + s];
+                        }
+                    }
+                }
+            }
+            if ((j + 1) % PAIRS != 0 && j + 1 != pairs) continue;
+            int at0 = block_index(columns.row0[i], groups_of(k, GRAIN), group), at1 = block_index(columns.row1[i], groups_of(k, GRAIN), group);
+            float scale[2];
+            if (NEIGHBOURS) {
+                float2 both = *(const float2*)(x.scale + at0);
+                scale[0] = both.x, scale[1] = both.y;
+            } else {
+                scale[0] = x.scale[at0], scale[1] = x.scale[at1];
+            }
+            if constexpr (WHOLE<TYPE>) {
+                float d[2] = {w0.d, w1.d};
+#pragma unroll
+                for (int e = 0; e < 4; e++) part[i][e] = d[e / 2] * (float)sum[i][e];
+                if constexpr (L::MIN) {
+                    float m[2] = {w0.m, w1.m};
+                    if constexpr (L::MIN == MIN_WORDS) {
+#pragma unroll
+                        for (int e = 0; e < 4; e++) part[i][e] -= m[e / 2] * (float)low[i][e];
+                    } else {
+                        u32 sums[2][PAIRS];
+                        load_sums<PAIRS>(sums[0], x, k, columns.row0[i], step, j + 1 - PAIRS);
+                        load_sums<PAIRS>(sums[1], x, k, columns.row1[i], step, j + 1 - PAIRS);
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            part[i][e] -= m[e / 2] * from_magic(multiply_minima<PAIRS>((e < 2 ? w0 : w1).scales.min, sums[e % 2], j + 1 - PAIRS));
+                    }
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++) acc[i][e] += scale[e % 2] * part[i][e];
+        }
     }
 }
 
@@ -213,15 +354,36 @@ __device__ __forceinline__ void multiply_step_float(float (&acc)[NT][4], const u
     }
 }
 
-// Adds the products of steps first .. end-1 (256 inputs each) of 16 rows with the columns to acc; `lower` and `upper` are
-// rows g and g+8. A lane holds c[i][0..3]: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
-__device__ __forceinline__ void multiply_rows(float (&acc)[NT][4], int type, const u8* lower, const u8* upper, int k,
-                                              int first, int end, const Acts& x, const Columns& columns) {
+// Rows g and g+8 of a tile of 16, as a lane reads them.
+struct Rows {
+    const u8 *lower, *upper;
+};
+
+// Adds the products of steps first .. end-1 (256 inputs each) of 16 rows with the columns to acc. A lane holds c[i][0..3]:
+// (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). GRAIN blocks of the activations share a scale.
+template <int TYPE, int GRAIN, int LIVE>
+__device__ __forceinline__ void multiply_quantized(float (&acc)[NT][4], const Rows& rows, int k, int first, int end, const Acts& x,
+                                                   const Columns& columns) {
+    for (int step = first; step < end; step++) {
+        if constexpr (GRAIN == 1) multiply_step<TYPE, LIVE>(acc, rows.lower, rows.upper, step, k, x, columns);
+        else
+            multiply_grouped<TYPE, GRAIN, LIVE>(acc, rows.lower, rows.upper, step, k, x, columns, [&](int i, int block) {
+                return load_operand<Lane<TYPE>::BY16>(x, k, columns.row[i], 8 * step + block);
+            });
+    }
+}
+
+// The same for any type.
+template <int GRAIN>
+__device__ __forceinline__ void multiply_rows(float (&acc)[NT][4], int type, const Rows& rows, int k, int first, int end, const Acts& x,
+                                              const Columns& columns) {
     with_type(type, [&](auto kind) {
-        for (int step = first; step < end; step++) {
-            if constexpr (FLOATS >> kind.value & 1) multiply_step_float<kind.value>(acc, lower, upper, step, k, x, columns);
-            else multiply_step<kind.value>(acc, lower, upper, step, k, x, columns);
-        }
+        constexpr int TYPE = kind.value;
+        if constexpr (FLOATS >> TYPE & 1)
+            for (int step = first; step < end; step++) multiply_step_float<TYPE>(acc, rows.lower, rows.upper, step, k, x, columns);
+        else if constexpr (GRAIN == 1 && !WHOLE<TYPE>) multiply_quantized<TYPE, GRAIN, NT>(acc, rows, k, first, end, x, columns);
+        else
+            with_live(columns.live, [&](auto live) { multiply_quantized<TYPE, GRAIN, live.value>(acc, rows, k, first, end, x, columns); });
     });
 }
 
@@ -229,38 +391,41 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[NT][4], int type, con
 // start in the same bank.
 __device__ __forceinline__ int staged_stride(int bytes) { return bytes % 64 ? bytes : bytes + 32; }
 
-// Starts the copy of `rows` neighbouring rows of `bytes` bytes by `threads` threads, of which this one is number `index`.
-__device__ __forceinline__ void stage(u8* to, const u8* from, int bytes, int rows, int index, int threads) {
-    if (bytes % 64) {
-        int total = bytes * rows, whole = total & ~15;
-        for (int i = 16 * index; i < whole; i += 16 * threads) copy_async(to + i, from + i);
+// Starts the copy of up to ROWS neighbouring rows of BYTES bytes by THREADS threads, of which this one is number `index`.
+template <int BYTES, int ROWS, int THREADS> __device__ __forceinline__ void stage_rows(u8* to, const u8* from, int rows, int index) {
+    if constexpr (BYTES % 64) {
+        int total = BYTES * min(rows, ROWS), whole = total & ~15;
+#pragma unroll 4
+        for (int i = 0; i < BYTES * ROWS; i += 16 * THREADS)
+            if (i + 16 * index < whole) copy_async(to + 16 * index + i, from + 16 * index + i);
         if (index == 0)
             for (int i = whole; i < total; i += 2) *(u16*)(to + i) = *(const u16*)(from + i);
     } else {
-        int pieces = bytes / 16, row = index / pieces, piece = index % pieces, rows_on = threads / pieces, on = threads % pieces;
-        while (row < rows) {
-            copy_async(to + row * (bytes + 32) + 16 * piece, from + (size_t)row * bytes + 16 * piece);
-            row += rows_on, piece += on;
-            if (piece >= pieces) piece -= pieces, row++;
-        }
+        int row0 = index / 32, at = 16 * (index % 32);
+        to += row0 * (BYTES + 32) + at, from += row0 * BYTES + at;
+#pragma unroll
+        for (int row = 0; row < ROWS; row += THREADS / 32)
+#pragma unroll
+            for (int i = 0; i < BYTES; i += 512)
+                if (row + row0 < rows && i + at < BYTES) copy_async(to + row * (BYTES + 32) + i, from + row * BYTES + i);
     }
 }
-
-// Adds share `part` of `parts` of the inputs of rows row0 .. row0+15 to acc: straight from a matrix of `rows` rows, whose
-// last one stands for those beyond, or (STAGED) from the tile that `stage` brought to shared memory.
-__device__ __forceinline__ void multiply(float (&acc)[NT][4], int type, const u8* data, int rows, int row0, int k,
-                                         int part, int parts, const Acts& x, const Columns& columns) {
-    int g = lane_id() >> 2, bytes = row_size(type, k), steps = (k + 255) / 256;
-    const u8* lower = data + (size_t)min(row0 + g, rows - 1) * bytes;
-    const u8* upper = data + (size_t)min(row0 + g + 8, rows - 1) * bytes;
-    multiply_rows(acc, type, lower, upper, k, part * steps / parts, (part + 1) * steps / parts, x, columns);
+template <int ROWS, int THREADS, int K> __device__ __forceinline__ void stage(u8* to, const u8* matrix, int type, int row0, int rows, int index) {
+    with_type(type, [&](auto kind) {
+        constexpr int BYTES = row_bytes(kind.value, K);
+        if constexpr (!(FLOATS >> kind.value & 1)) stage_rows<BYTES, ROWS, THREADS>(to, matrix + (size_t)row0 * BYTES, rows - row0, index);
+    });
 }
 
-__device__ __forceinline__ void multiply_staged(float (&acc)[NT][4], int type, const u8* tile, int k, int part, int parts,
-                                                const Acts& x, const Columns& columns) {
-    int g = lane_id() >> 2, stride = staged_stride(row_size(type, k)), steps = (k + 255) / 256;
-    multiply_rows(acc, type, tile + g * stride, tile + (g + 8) * stride, k, part * steps / parts, (part + 1) * steps / parts, x,
-                  columns);
+// Where they lie: in a matrix of `rows` rows, whose last one stands for those beyond, or in the tile that `stage` brought to
+// shared memory.
+__device__ __forceinline__ Rows rows_of_matrix(const u8* data, int bytes, int row0, int rows) {
+    int g = lane_id() >> 2;
+    return {data + (size_t)min(row0 + g, rows - 1) * bytes, data + (size_t)min(row0 + g + 8, rows - 1) * bytes};
+}
+__device__ __forceinline__ Rows rows_of_tile(const u8* tile, int bytes) {
+    int g = lane_id() >> 2, stride = staged_stride(bytes);
+    return {tile + g * stride, tile + (g + 8) * stride};
 }
 
 __device__ __forceinline__ void clear(float (&acc)[NT][4]) {
@@ -276,5 +441,16 @@ __device__ __forceinline__ void store_tile(float* tile, const float (&acc)[NT][4
         float* p = tile + g * COLUMNS + 8 * i + 2 * t;
         p[0] = acc[i][0], p[1] = acc[i][1];
         p[8 * COLUMNS] = acc[i][2], p[8 * COLUMNS + 1] = acc[i][3];
+    }
+}
+
+// Adds them to what another warp has stored.
+__device__ __forceinline__ void add_tile(float* tile, const float (&acc)[NT][4]) {
+    int g = lane_id() >> 2, t = lane_id() & 3;
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        float* p = tile + g * COLUMNS + 8 * i + 2 * t;
+        p[0] += acc[i][0], p[1] += acc[i][1];
+        p[8 * COLUMNS] += acc[i][2], p[8 * COLUMNS + 1] += acc[i][3];
     }
 }
