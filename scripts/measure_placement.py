@@ -1,49 +1,205 @@
-"""Measure a synthetic model on a card of a given size: what passes cost by how unevenly experts are used.
+"""Measure a synthetic model on a card of a given size: what it costs by the share of picks that fall on the card.
 
-    python scripts/make_synthetic.py /dev/shm/35b.gguf --experts-skew 0.9:0.64
-    python scripts/measure_placement.py /dev/shm/35b.gguf --vram 16G --shares uniform,0.8,0.9,0.95
+    python scripts/make_synthetic.py /dev/shm/35b.gguf
+    python scripts/measure_placement.py /dev/shm/35b.gguf --vram 16G --shares 0.9,0.8,0.95,uniform
 
-The model is opened once without a cap (whose tokens and logits the capped one must give) and once with it. Then the
-routers on the card are replaced, once per share of the routings that shall fall on the experts on the card; the
-placement learns from random tokens, and other random tokens are timed.
+Steps (--steps): `uncapped` opens the model without a cap and finds, for each share, routers under which a learned set
+of experts gets that share of other tokens' picks; `capped` opens it under the cap, lets the placement learn, and times
+passes and the decode loop; `stock` does the same with stock llama.cpp at the same cap. The first share is the main one:
+its routers are written into the file, so that all parties route alike there. A share may bring its skew along
+(0.9=0.71), then nothing is searched. What is learned is kept in a folder of its own and thrown away.
 """
 
 import argparse
 import gc
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from make_synthetic import ROUTER, Pools, skew_for
+from make_synthetic import ROUTER, Pools, rewrite_routers
 
+from clover_local.bench.profiles import built_in
+from clover_local.bench.speed import Bench, Test, collect, random_workload
 from clover_local.bench.stock import Stock, within
+from clover_local.decoding.events import Tokens
+from clover_local.decoding.generate import generate
+from clover_local.decoding.settings import Mode, Settings
 from clover_local.ggml.backend import choose_device, upload
 from clover_local.ggml.gguf import GgufFile
 from clover_local.ggml.quantize import quantize
+from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Kind
 from clover_local.model.spec import Spec
-from clover_local.runtime import fitting, placement
+from clover_local.runtime import fitting, kernels, placement
 from clover_local.runtime.engine import Engine, default_threads
 from clover_local.runtime.kernels import WIDTHS, Kernels
-from clover_local.runtime.plan import parse_size
+from clover_local.runtime.plan import Machine, decide, parse_size, sizes_of
 
+STEPS = ("uncapped", "capped", "stock")
 WARM, TIMED = 3, 9
-PROMPT, ANSWER = 40, 24
+PROMPT, PREFILL = 40, 2048
 VERIFIED = (2, 4, 8, 16)
-KEPT = 0.873  # chance of a drafted row, given those before it: the profile math of docs/performance.md
-LEARN = 60  # passes of 32 random tokens
+LEARN, JUDGE, ROWS = (
+    60,
+    12,
+    32,
+)  # passes of random tokens that are learned from, and that judge what was learned
+CLOSE, TRIES = 0.003, 6  # how near to a share the search must come, and how often it may look
+TEXTS, ANSWER = (40, 33, 61), 24  # tokens of the prompts whose answers are compared, and of the answers
+PROFILE = "math"
+Written = tuple[list[tuple[Mode, list[int]]], np.ndarray]
+"""Answers by mode, and logits after them."""
+SEED = 7  # of all routers: they differ in their skew alone
+
+
+# --- how unevenly experts are used ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the picks that shall fall on experts on the card, and the skew of routers that gives it."""
+
+    name: str
+    target: float
+    skew: float | None
+
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """`0.9`, `0.9=1.52` with a known skew, or `uniform`."""
+        name, _, skew = text.partition("=")
+        if name == "uniform":
+            return cls(name, 0.0, 0.0)
+        return cls(name, float(name), float(skew) if skew else None)
+
+
+def route_by(engine: Engine, skew: float) -> None:
+    """Give the loaded model the routers that `rewrite_routers` would write into its file."""
+    if engine._model.backend.is_cpu:  # it reads the mapped file
+        rewrite_routers(engine.file.path, skew, SEED)
+        return
+    weights, pools = engine._model.weights, Pools(engine.spec, skew, np.random.default_rng(SEED))
+    for layer in range(engine.spec.layers):
+        name = f"blk.{layer}.{ROUTER}"
+        node = weights[name]
+        data = pools.router((node.contents.ne[1], node.contents.ne[0]))
+        upload(node, data)
+        if name in weights.half:
+            upload(
+                weights.half[name], quantize("bf16", data.view(np.float32).reshape(-1, node.contents.ne[0]))
+            )
+
+
+def used(engine: Engine) -> np.ndarray:
+    """Rows of causal passes that picked each expert so far, uint32 [layers, experts]."""
+    assert engine._kernels is not None, "our kernels count, ggml's graphs do not"
+    return engine._kernels.runner.usage()
+
+
+def counted(engine: Engine, passes: int, rng: np.random.Generator) -> np.ndarray:
+    """How often rows of random tokens pick each expert, int [layers, experts]."""
+    spec = engine.spec
+    found = np.zeros((spec.layers, spec.experts), np.int64)
+    before = used(engine) if engine._kernels is not None else None
+    engine.reset()
+    for _ in range(passes):
+        words = rng.integers(0, spec.vocab - 1, ROWS).tolist()
+        if before is not None:
+            engine.verify(words)
+        else:
+            for layer, picks in enumerate(engine.routing(words)):
+                found[layer] += np.bincount(picks.reshape(-1), minlength=spec.experts)
+    return found if before is None else used(engine) - before
+
+
+def busiest(counts: np.ndarray, slots: Sequence[int]) -> np.ndarray:
+    """The experts of most uses, `slots[layer]` of them a layer, bool [layers, experts]."""
+    ranks = np.argsort(np.argsort(-counts, axis=1, kind="stable"), axis=1)
+    return ranks < np.asarray(slots)[:, None]
+
+
+def share_of(counts: np.ndarray, mask: np.ndarray) -> float:
+    """Share of the uses that fall on the experts of a mask."""
+    return float(counts[mask].sum() / counts.sum())
+
+
+def learnable(engine: Engine, slots: Sequence[int], skew: float) -> float:
+    """The share that a hot set learned under routers of a skew gets of other tokens' picks."""
+    route_by(engine, skew)
+    rng = np.random.default_rng(1)
+    hot = busiest(counted(engine, LEARN, rng), slots)
+    return share_of(counted(engine, JUDGE, rng), hot)
+
+
+def find_skew(share: Callable[[float], float], target: float, known: dict[float, float]) -> float:
+    """The skew at which a growing `share` reaches a target; `known` takes every pair that was looked at."""
+    for _ in range(TRIES):
+        below = max((skew for skew, got in known.items() if got <= target), default=None)
+        above = min((skew for skew, got in known.items() if got > target), default=None)
+        if below is None:
+            return 0.0  # even uses reach more
+        if above is None:
+            skew = 2 * below + 0.5
+        else:  # straight in the odds, nearly
+            near = {one: np.log(known[one] / (1 - known[one])) for one in (below, above)}
+            part = (np.log(target / (1 - target)) - near[below]) / (near[above] - near[below])
+            skew = below + (above - below) * float(np.clip(part, 0.02, 0.98))
+        known[skew] = share(skew)
+        if abs(known[skew] - target) <= CLOSE:
+            break
+    return min(known, key=lambda one: abs(known[one] - target))
+
+
+def find_skews(engine: Engine, shares: Sequence[Share], slots: Sequence[int]) -> list[Share]:
+    """The shares with their skews; those that lack one are looked for on a loaded model, whose routers change."""
+    known: dict[float, float] = {}
+    found = []
+    for one in shares:
+        if one.skew is None:
+            look = partial(learnable, engine, slots)
+            if not known:
+                known[0.0] = look(0.0)
+            skew = find_skew(look, one.target, known)
+            print(f"# {one.name}: routers of skew {skew:.3f} give {known[skew]:.1%}", flush=True)
+            one = replace(one, skew=skew)
+        found.append(one)
+    return found
+
+
+def learn(engine: Engine) -> None:
+    """Let the placement follow the routers, as it does in a long time, within seconds."""
+    own = engine.placement
+    if own is None:
+        return
+    own.learn()
+    own.forget()
+    counted(engine, LEARN, np.random.default_rng(2))
+    sure, placement.SURE = placement.SURE, 0.0
+    moved = engine.adapt(None)
+    placement.SURE = sure
+    print(f"# {moved / 1e9:.2f} GB of experts changed places", flush=True)
+
+
+# --- what is measured ----------------------------------------------------------------------------------------------
 
 
 class Peak(threading.Thread):
     """The most video memory in use, in MiB, as nvidia-smi counts it, while the block runs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._about = name
 
     def __enter__(self) -> "Peak":
         self.most, self._over = 0, threading.Event()
@@ -54,12 +210,30 @@ class Peak(threading.Thread):
         while not self._over.wait(0.2):
             command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
             told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
-            self.most = max(self.most, *(int(one) for one in told))
+            self.most = max([self.most, *map(int, told)])
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
-        print(f"# nvidia-smi's peak: {self.most:,} MiB", flush=True)
+        print(
+            f"# {self._about}: nvidia-smi's peak is {self.most:,} MiB ({self.most / 1024:.2f} GiB)",
+            flush=True,
+        )
+
+
+def peak(name: str) -> "Peak | nullcontext[None]":
+    """A Peak where there is an NVIDIA card."""
+    return Peak(name) if shutil.which("nvidia-smi") else nullcontext()
+
+
+@dataclass
+class Found:
+    """One row of the table: milliseconds of passes, tokens a second; the share of its own picks on the card."""
+
+    name: str
+    share: float | None = None
+    ms: dict[str, float] = field(default_factory=dict)
+    speed: dict[str, float] = field(default_factory=dict)
 
 
 def cost(run: Callable[[], object]) -> float:
@@ -72,189 +246,281 @@ def cost(run: Callable[[], object]) -> float:
     return 1e3 * median(seen[WARM:])
 
 
-def text_of(engine: Engine) -> tuple[list[int], np.ndarray]:
-    """Tokens written greedily one at a time, and the logits of a verify of 8 rows after them."""
-    words = np.random.default_rng(1).integers(0, engine.spec.vocab - 1, PROMPT + 8).tolist()
-    engine.reset()
-    rows = engine.prefill(words[:PROMPT])
-    assert rows is not None
-    written = [int(rows.ids[-1])]
-    for _ in range(ANSWER):
-        written.append(int(engine.step(written[-1]).ids[0]))
-    return written, engine.verify(words[PROMPT:]).logits()
-
-
-def route_by(engine: Engine, skew: float, seed: int) -> None:
-    """Give the model on the card other routers."""
-    weights, pools = engine._model.weights, Pools(engine.spec, skew, np.random.default_rng(seed))
-    for layer in range(engine.spec.layers):
-        name = f"blk.{layer}.{ROUTER}"
-        node = weights[name]
-        data = pools.router((node.contents.ne[1], node.contents.ne[0]))
-        upload(node, data)
-        if name in weights.half:
-            upload(
-                weights.half[name], quantize("bf16", data.view(np.float32).reshape(-1, node.contents.ne[0]))
-            )
-
-
-def measure(engine: Engine, seed: int) -> dict[str, float]:
-    """Costs of passes over random tokens."""
-    rng, vocab = np.random.default_rng(seed), engine.spec.vocab - 1
-    words = lambda n: rng.integers(0, vocab, n).tolist()  # noqa: E731
-    engine.reset()
-    engine.prefill(words(PROMPT))
-    block = lambda n: [words(1)[0], *[engine.spec.mask_id] * (n - 1)]  # noqa: E731
-    found = {"plain": cost(lambda: engine.step(words(1)[0]))}
+def pass_costs(party: Engine | Stock, vocab: int) -> Found:
+    """Passes and prefills of random tokens."""
+    found, rng = Found(""), np.random.default_rng(5)
+    words = lambda n: rng.integers(0, vocab - 1, n).tolist()  # noqa: E731
+    party.reset()
+    party.prefill(words(PROMPT))
+    found.ms["plain"] = cost(lambda: party.step(words(1)[0]))
     for rows in VERIFIED:
-        found[f"verify {rows}"] = cost(lambda rows=rows: engine.verify(words(rows)))
-    found["draft 16"] = cost(lambda: engine.preview(block(16), draft=True))
+        found.ms[f"verify {rows}"] = cost(lambda rows=rows: party.verify(words(rows)))
+    if isinstance(
+        party, Engine
+    ):  # random words in place of masks, which random weights would route all alike
+        found.ms["draft 16"] = cost(lambda: party.preview(words(16), draft=True))
     times = []
     for _ in range(2):
-        engine.reset()
+        party.reset()
         began = time.perf_counter()
-        engine.prefill(words(2048))
+        party.prefill(words(PREFILL))
         times.append(time.perf_counter() - began)
-    found["prefill/s"] = 2048 / min(times)
-    found["plain/s"] = 1e3 / found["plain"]
-    rounds = (sum(KEPT**i for i in range(n)) / (found["draft 16"] + found[f"verify {n}"]) for n in VERIFIED)
-    found["self/s"] = max(1e3 * max(rounds), found["plain/s"])
+    found.speed["prefill"] = PREFILL / min(times)
     return found
 
 
-def stock(path: Path, budget: int, n_ctx: int, seed: int) -> dict[str, float]:
-    """The same of stock llama.cpp with as few layers' experts on the CPU as the cap allows."""
+def measure(name: str, bench: Bench, args: argparse.Namespace) -> Found:
+    """Passes, then the decode loop with simulated acceptance, and how many of all those picks were on the card."""
+    engine = bench.engine
+    before = used(engine) if engine.placement is not None else None
+    found = replace(pass_costs(engine, engine.spec.vocab), name=name)
+    tests = [Test("tg", args.tokens, "plain"), Test("tg", args.tokens, "self", profile=PROFILE)]
+    results = collect(bench.run(tests, args.repetitions), lambda *_: None)
+    for test, result in results.items():
+        found.speed[test.mode], found.speed[f"{test.mode} ±"] = result.speed, result.spread
+        if test.mode == "self" and result.stats is not None:
+            stats = result.stats
+            passes = ", ".join(f"{kind} {count}" for kind, count in stats.passes.items() if kind != "prefill")
+            print(f"# {name}: self keeps {stats.tokens_per_round:.2f} tokens a round; {passes}", flush=True)
+    if before is not None and engine.placement is not None:
+        found.share = share_of(used(engine) - before, engine.placement.resident)
+    return found
+
+
+def texts(engine: Engine) -> Written:
+    """Greedy answers to a few prompts in both modes, and the logits of a verify of 8 rows after the last one."""
+    rng, written = np.random.default_rng(1), []
+    modes: tuple[Mode, ...] = ("plain", "self")
+    for length, mode in product(TEXTS, modes):
+        prompt = rng.integers(0, engine.spec.vocab - 1, length).tolist()
+        engine.reset()
+        settings = Settings(mode=mode, policy="always", draft_max=8, max_tokens=ANSWER, ignore_stop=True)
+        events = generate(engine, prompt, settings)
+        written.append(
+            (mode, [token for event in events if isinstance(event, Tokens) for token in event.ids])
+        )
+    return written, engine.verify(rng.integers(0, engine.spec.vocab - 1, 8).tolist()).logits()
+
+
+def compare(when: str, engine: Engine, want: Written | None) -> None:
+    """Say whether an engine writes what the uncapped one did."""
+    if want is None:
+        return
+    got = texts(engine)
+    for mode in ("plain", "self"):
+        pairs = [(a, b) for (kind, a), (_, b) in zip(want[0], got[0], strict=True) if kind == mode]
+        same = sum(a == b for a, b in pairs)
+        print(f"# {when}, {mode}: {same} of {len(pairs)} answers are the uncapped run's", flush=True)
+    known = np.isfinite(want[1]) & np.isfinite(got[1])
+    off = float(np.abs(want[1][known] - got[1][known]).max())
+    print(f"# {when}: the logits of a verify of 8 rows differ by at most {off:.2e}", flush=True)
+
+
+# --- the steps -----------------------------------------------------------------------------------------------------
+
+
+def opened(path: Path, args: argparse.Namespace, vram: int | None) -> Engine:
+    """An engine that runs every pass on our kernels, as with a placement: then numbers are the same bits."""
+    began = time.perf_counter()
+    engine = Engine.open(
+        path, n_ctx=args.ctx_size, device=args.device, vram=vram, slots=args.slots if vram else None
+    )
+    own = engine._kernels
+    if own is not None:
+        engine._kernels = Kernels(own.runner, frozenset(product(Kind, WIDTHS)), own.key)
+    if args.draft_budget:
+        engine.drafts = DraftSettings(budget=args.draft_budget)
+    print(
+        f"# {path.name}, {'capped' if vram else 'uncapped'}: opened after {time.perf_counter() - began:.1f} s, "
+        f"note: {engine.note}, {engine.memory}",
+        flush=True,
+    )
+    return engine
+
+
+def bench_of(engine: Engine) -> Bench:
+    """The decode loop over an answer to random tokens."""
+    workload = random_workload(engine.spec.vocab, 1, 64)
+    return Bench(engine, workload, Settings(), profiles=(built_in(PROFILE),))
+
+
+def planned_slots(engine: Engine, args: argparse.Namespace) -> Sequence[int]:
+    """How many experts of each layer the cap leaves on the card."""
+    file, spec = engine.file, engine.spec
+    if args.slots:
+        return (args.slots,) * spec.layers
+    sizes = sizes_of(file, spec, args.ctx_size, ("f16", "f16"), own_kernels=True)
+    room = fitting.budget(choose_device(args.device), parse_size(args.vram))
+    return decide(sizes, Machine(room), args.ctx_size)[0].slots or (spec.experts,) * spec.layers
+
+
+def settle(engine: Engine, args: argparse.Namespace) -> None:
+    """Find the skews that are missing, and write the main share's routers into the file."""
+    slots = planned_slots(engine, args)
+    part = np.mean(slots) / engine.spec.experts
+    print(
+        f"# {part:.1%} of the experts are on the card; skew S: the logit of a layer's expert of rank r is lower by "
+        f"S ln r; shares are those of random tokens, of a hot set learned from {LEARN * ROWS:,} others",
+        flush=True,
+    )
+    args.shares = find_skews(engine, args.shares, slots)
+    rewrite_routers(args.model, args.shares[0].skew, SEED)
+    route_by(engine, args.shares[0].skew)
+
+
+def run_uncapped(args: argparse.Namespace) -> Written:
+    """Without a cap: the routers of every share, the text to be written, and the speed to compare with."""
+    with opened(args.model, args, None) as engine:
+        settle(engine, args)
+        want = texts(engine)
+        show(measure("uncapped", bench_of(engine), args))
+    return want
+
+
+def run_capped(args: argparse.Namespace, want: Written | None) -> tuple[list[Found], list[tuple[int, ...]]]:
+    """Under the cap: the same text before and after experts changed places, then every share; plain's tokens too."""
+    rows, written = [], list[tuple[int, ...]]()
+    kernels.prove = partial(kernels.prove, anew=True)  # whatever an earlier run remembers
+    with peak("capped"), opened(args.model, args, parse_size(args.vram)) as engine:
+        if any(one.skew is None for one in args.shares):
+            settle(engine, args)  # without the uncapped step
+        sure, placement.SURE = placement.SURE, 1e9  # nothing moves yet
+        compare("before experts changed places", engine, want)
+        placement.SURE = sure
+        for index, one in enumerate(args.shares):
+            if index:
+                route_by(engine, one.skew)
+            learn(engine)
+            if not index:
+                compare("after experts changed places", engine, want)
+            bench = bench_of(engine)
+            rows.append(measure(one.name, bench, args))
+            written = written or bench.written
+            show(rows[-1])
+        if engine.placement is not None:
+            began = time.perf_counter()
+            print(
+                f"# self-check again: {engine.check_kernels()}, {time.perf_counter() - began:.1f} s",
+                flush=True,
+            )
+    return rows, written
+
+
+def run_stock(args: argparse.Namespace, written: list[tuple[int, ...]]) -> Found:
+    """Stock llama.cpp with as few layers' experts on the CPU as the cap allows, on the main share's routers."""
+    device, spec = choose_device(args.device), Spec.from_gguf(GgufFile.open(args.model))
 
     def load(moved: int) -> Stock:
-        return Stock(
-            path,
-            n_ctx=n_ctx,
-            threads=default_threads(),
-            gpu=0 if choose_device().is_gpu else None,
-            n_cpu_moe=moved,
-        )
+        gpu = 0 if device.is_gpu else None
+        return Stock(args.model, n_ctx=args.ctx_size, threads=default_threads(), gpu=gpu, n_cpu_moe=moved)
 
-    rng = np.random.default_rng(seed)
-    spec = Spec.from_gguf(GgufFile.open(path))
-    kv = 4 * len(spec.attention_layers) * n_ctx * spec.kv_heads * spec.head_dim
-    with within(path, budget, load, lambda: choose_device().free, kv_bytes=kv) as party:
-        words = lambda n: rng.integers(0, party.vocab - 1, n).tolist()  # noqa: E731
+    budget = fitting.budget(device, parse_size(args.vram))
+    kv = 4 * len(spec.attention_layers) * args.ctx_size * spec.kv_heads * spec.head_dim
+    with (
+        peak("stock"),
+        within(args.model, budget, load, lambda: choose_device(args.device).free, kv_bytes=kv) as party,
+    ):
         print(f"# stock llama.cpp: the experts of {party.n_cpu_moe} layers with the CPU", flush=True)
-        party.reset()
-        party.prefill(words(PROMPT))
-        found = {"plain": cost(lambda: party.step(words(1)[0]))}
-        for rows in VERIFIED:
-            found[f"verify {rows}"] = cost(lambda rows=rows: party.verify(words(rows)))
-        times = []
-        for _ in range(2):
+        found = replace(pass_costs(party, party.vocab), name="stock")
+        others = np.random.default_rng(3).integers(0, party.vocab, args.tokens).tolist()
+        answer = written[0] if written else others
+        speeds = []
+        for _ in range(args.repetitions + 1):
             party.reset()
-            times.append(party.prefill(words(2048)))
-        return found | {
-            "draft 16": 0.0,
-            "prefill/s": 2048 / min(times),
-            "plain/s": 1e3 / found["plain"],
-            "self/s": 0.0,
-        }
+            party.prefill(random_workload(party.vocab, 1, 64).prompts[0])
+            speeds.append((len(answer) - 1) / sum(party.step(token) for token in answer[:-1]))
+        found.speed["plain"], found.speed["plain ±"] = float(np.mean(speeds[1:])), float(np.std(speeds[1:]))
+    show(found)
+    return found
 
 
-def learned(engine: Engine, seed: int) -> float | None:
-    """Let the placement follow the routers; returns the share of other tokens' uses that is on the card."""
-    own, rng = engine.placement, np.random.default_rng(seed)
-    if own is None:
-        return None
-    placement.SURE = 0.0  # as after a long time: here a minute must do
-    own.learn()
-    own.forget()
-    engine.reset()
-    for _ in range(LEARN):
-        engine.verify(rng.integers(0, engine.spec.vocab - 1, 32).tolist())
-    moved = engine.adapt(None)
-    own.learn()
-    own.forget()
-    for _ in range(4):
-        engine.verify(rng.integers(0, engine.spec.vocab - 1, 32).tolist())
-    own.learn()
-    print(f"# {moved / 1e9:.2f} GB of experts changed places", flush=True)
-    return own.share
+def run_fit(args: argparse.Namespace) -> None:
+    """Another file, all of which fits under the cap, with and without it."""
+    rows = []
+    for name, vram in (("uncapped", None), ("capped", parse_size(args.vram))):
+        with peak(f"{args.fit.name}, {name}"), opened(args.fit, args, vram) as engine:
+            rows.append(measure(f"fit {name}"[:9], bench_of(engine), args))
+            show(rows[-1])
+            print(f"# all on the card: {engine.placement is None}", flush=True)
+        del engine
+        gc.collect()
+    print(
+        f"# {args.fit.name}: plain under the cap is {rows[1].speed['plain'] / rows[0].speed['plain']:.3f} × uncapped"
+    )
 
 
-def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    """Largest difference of logits, those of forbidden tokens (minus infinity) apart."""
-    known = np.isfinite(a) & np.isfinite(b)
-    return float(np.abs(a[known] - b[known]).max())
+COLUMNS = ("plain", *(f"verify {rows}" for rows in VERIFIED), "draft 16")
+SPEEDS = ("plain", "plain ±", "self", "self ±", "prefill")
 
 
-def line(name: str, share: float | None, found: dict[str, float]) -> str:
-    """One row of the table."""
-    told = "" if share is None else f"{share:.1%}"
-    return f"{name:>9} {told:>7} " + " ".join(f"{value:9.2f}" for value in found.values())
+def show(found: Found) -> None:
+    """One row of the table: ms, then tok/s."""
+    share = "" if found.share is None else f"{found.share:.1%}"
+    cells = [f"{found.ms.get(name, np.nan):9.2f}" for name in COLUMNS]
+    cells += [f"{found.speed.get(name, np.nan):9.1f}" for name in SPEEDS]
+    print(f"{found.name:>9} {share:>7} {' '.join(cells)}", flush=True)
+
+
+def ratios(rows: Sequence[Found], stock: Found) -> None:
+    """How many times as fast as stock llama.cpp each row is."""
+    print("# times stock: plain, verify 8, self math (simulated acceptance), prefill")
+    for one in rows:
+        values = (
+            one.speed["plain"] / stock.speed["plain"],
+            stock.ms["verify 8"] / one.ms["verify 8"],
+            one.speed["self"] / stock.speed["plain"],
+            one.speed["prefill"] / stock.speed["prefill"],
+        )
+        share = "" if one.share is None else f"{one.share:.1%}"
+        print(f"{one.name:>9} {share:>7} {' '.join(f'{value:9.2f}' for value in values)}")
 
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
-    parser.add_argument("--vram", default="16G")
-    parser.add_argument("-c", "--ctx-size", type=int, default=32768)
-    parser.add_argument("--device")
-    parser.add_argument("--shares", default="file,0.8,0.9,0.95,uniform")
-    parser.add_argument("--skip-uncapped", action="store_true")
-    parser.add_argument("--stock", action="store_true", help="stock llama.cpp at the same cap as well")
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL.gguf", help="made by make_synthetic.py; its routers are replaced")
+    add("--vram", default="16G")
+    add("-c", "--ctx-size", type=int, default=32768)
+    add("--device")
+    add(
+        "--shares", default="0.9,0.8,0.95,uniform", help="0.9, 0.9=SKEW or uniform; the first is the main one"
+    )
+    add("--steps", default=",".join(STEPS), help=f"some of {', '.join(STEPS)}")
+    add(
+        "--slots", type=int, metavar="N", help="experts of a layer on the card (default: what the cap leaves)"
+    )
+    add("--tokens", type=int, default=256, metavar="N", help="tokens of an answer")
+    add("--repetitions", type=int, default=3, metavar="N")
+    add("--draft-budget", type=int, metavar="N", help="experts a layer uses for a whole draft")
+    add("--fit", type=Path, metavar="FIT.gguf", help="a file that fits under the cap as a whole: both ways")
     return parser
 
 
 def main() -> int:
-    """Print costs and whether the capped run writes what the uncapped one does."""
-    args, want = arguments().parse_args(), None
-    began = time.perf_counter()
-    if not args.skip_uncapped:
-        with Engine.open(args.model, n_ctx=args.ctx_size, device=args.device) as engine:
-            print(
-                f"# uncapped: opened after {time.perf_counter() - began:.1f} s, note {engine.note}",
-                flush=True,
-            )
-            own = engine._kernels
-            if own is not None:  # every pass on them, as with a placement: then the numbers are the same bits
-                engine._kernels = Kernels(own.runner, frozenset(product(Kind, WIDTHS)), own.key)
-            want = text_of(engine)
-            found = measure(engine, 5)
-            print(f"{'':>17} " + " ".join(f"{name[:9]:>9}" for name in found))
-            print(line("uncapped", None, found), flush=True)
-        del engine
-        gc.collect()
-    began = time.perf_counter()
-    peak = Peak() if shutil.which("nvidia-smi") else nullcontext()
-    vram = parse_size(args.vram)
-    with peak, Engine.open(args.model, n_ctx=args.ctx_size, device=args.device, vram=vram) as engine:
-        print(
-            f"# capped: opened after {time.perf_counter() - began:.1f} s, note {engine.note}, {engine.memory}",
-            flush=True,
-        )
-        spec, on_card = engine.spec, 1.0
-        if engine.placement is not None:
-            on_card = float(engine.placement.resident.mean())
-            print(f"# {on_card:.1%} of the experts are on the card")
-        if want is not None:
-            got = text_of(engine)
-            print(
-                f"# same tokens: {got[0] == want[0]}, largest difference of logits {_apart(got[1], want[1]):.2e}"
-            )
-        for index, name in enumerate(args.shares.split(",")):
-            if name != "file" and engine.placement is None:
-                continue  # the file's own routers are mapped here, not copied
-            if name != "file":
-                skew = 0.0 if name == "uniform" else skew_for(spec, float(name), on_card, 7)
-                route_by(engine, skew, 100 + index)
-            share = learned(engine, index)
-            print(line(name, share, measure(engine, 5)), flush=True)
-        if want is not None and args.shares == "file":
-            got = text_of(engine)
-            print(f"# after the swaps: same tokens: {got[0] == want[0]}")
-    if args.stock:
-        device = choose_device(args.device)
-        with Peak() if shutil.which("nvidia-smi") else nullcontext():
-            found = stock(args.model, fitting.budget(device, parse_size(args.vram)), args.ctx_size, 5)
-        print(line("stock", None, found), flush=True)
+    """Print costs, whether the capped run writes what the uncapped one does, and the ratios to stock."""
+    args, began = arguments().parse_args(), time.perf_counter()
+    want: Written | None = None
+    rows: list[Found] = []
+    written: list[tuple[int, ...]] = []
+    steps = args.steps.split(",") if args.steps else []
+    args.shares = [Share.parse(one) for one in args.shares.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_DATA_HOME"] = folder
+        print(f"{'':>17} " + " ".join(f"{name:>9}" for name in (*COLUMNS, *(f"{one}/s" for one in SPEEDS))))
+        if args.shares[0].skew is not None:
+            rewrite_routers(args.model, args.shares[0].skew, SEED)
+        if "uncapped" in steps:
+            want = run_uncapped(args)
+            gc.collect()
+        if "capped" in steps:
+            rows, written = run_capped(args, want)
+            gc.collect()
+        if "stock" in steps:
+            ratios(rows, run_stock(args, written))
+        if args.fit is not None:
+            run_fit(args)
+        print(f"# {time.perf_counter() - began:.0f} s in all")
     return 0
 
 
