@@ -44,6 +44,8 @@ def fit(
     `refused` closes what was opened with experts placed one by one where our kernels do not run it, and says why.
     """
     room, ram, notes = budget(device, wish.vram), free_ram(), list[str]()
+    if not device.name.startswith("CUDA"):
+        sizes = replace(sizes, obstacle=None)  # nobody expects our kernels there
     if wish.vram is not None and room < wish.vram - DESKTOP:
         taken = gib(max(device.total - device.free, 0))
         notes.append(

@@ -15,7 +15,7 @@ from clover_local.ggml.gguf import GgufFile, TensorInfo
 from clover_local.ggml.types import tensor_type
 from clover_local.model.spec import MAX_ROWS, Spec
 from clover_local.model.weights import HALVED, check, is_expert, layer_of, wanted
-from clover_local.runtime.cuda.network import Place, StatePlaces, build
+from clover_local.runtime.cuda.network import Place, StatePlaces, build, unsupported
 
 GIB = 1 << 30
 F32 = 4
@@ -37,6 +37,7 @@ PLACED_ROWS = 2048
 """Rows of a prefill piece when every expert passes the link in each: more rows share one journey."""
 HOST_SPARE = 2 << 30
 """Memory of the computer that is left to others when experts are locked there."""
+SLOWER = "whole layers' experts stay with the CPU, which is slower than single ones"
 EMBEDDING, PASSES, KERNELS = "token embedding", "passes", "our kernels"
 PASSING = "experts passing through in a prefill"
 
@@ -88,6 +89,7 @@ class Sizes:
     picks: int = 0  # of them used by a row
     kernels: int = 0  # scratch of our own kernels, where they run
     placed_passes: int = 0  # what kept graphs take when experts are placed one by one
+    obstacle: str | None = None  # why our kernels cannot place them one by one, as the end of a sentence
 
 
 def sizes_of(
@@ -141,10 +143,26 @@ def sizes_from(
     fixed["GDN state and scratch"] = len(spec.gdn_layers) * F32 * (states + scratch)
     fixed[PASSES] = _pass_bytes(spec)
     if not own_kernels:
-        return Sizes(fixed, tuple(experts), spec.experts, spec.experts_used)
+        obstacle = _obstacle(infos, spec, kv_types)
+        return Sizes(fixed, tuple(experts), spec.experts, spec.experts_used, obstacle=obstacle)
     placed = _prefill_bytes(spec, PLACED_ROWS) + 2 * PLACED_ROWS * n_ctx + 2 * MAX_ROWS * spec.vocab * F32
     scratch = MODULES + scratch_bytes(spec, n_ctx)
     return Sizes(fixed, tuple(experts), spec.experts, spec.experts_used, scratch, placed)
+
+
+def _obstacle(infos: Mapping[str, TensorInfo], spec: Spec, kv_types: tuple[str, str]) -> str | None:
+    """What of the model or its cache keeps our kernels from running; None where it is neither."""
+    types = {name: info.type.name for name, info in infos.items()}
+    reason = unsupported(spec, types)
+    if reason is not None:
+        return f"our own kernels cannot run this model, {reason}"
+    other = sorted({*kv_types} - {"f16"})
+    if not other:
+        return None
+    return (
+        f"our own kernels need an f16 KV cache, not {' and '.join(other)} "
+        "(leave --cache-type-k and --cache-type-v out)"
+    )
 
 
 def _pass_bytes(spec: Spec) -> int:
@@ -285,7 +303,9 @@ def decide(
     """
     whole = sum(sizes.fixed.values()) + sizes.kernels + context + sum(sizes.experts)
     if host_layers is not None or not sizes.kernels or (slots is None and whole <= machine.budget):
-        return plan(sizes, machine.budget, n_ctx, host_layers=host_layers, context=context), None
+        layered = plan(sizes, machine.budget, n_ctx, host_layers=host_layers, context=context)
+        told = layered.host_layers and host_layers is None and sizes.obstacle
+        return layered, f"{SLOWER}: {sizes.obstacle}" if told else None
     try:
         placed = place(sizes, machine.budget, n_ctx, slots=slots, context=context)
     except CardFullError:
@@ -296,7 +316,7 @@ def decide(
         return placed, None
     layered = plan(sizes, machine.budget, n_ctx, context=context)
     return layered, (
-        f"whole layers' experts stay with the CPU, which is slower than single ones: locking all of them needs "
+        f"{SLOWER}: locking all of them needs "
         f"{gib(placed.host + HOST_SPARE)} of free memory, {gib(machine.ram)} are there"
     )
 

@@ -10,13 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clover_local.errors import CardFullError, CloverError, LockedMemoryError
-from clover_local.ggml.backend import GPU, Device
+from clover_local.ggml.backend import GPU, Device, choose_device
 from clover_local.ggml.gguf import GgufFile
 from clover_local.model.spec import Spec
+from clover_local.runtime import engine as engine_module
 from clover_local.runtime import fitting, memory, usage
+from clover_local.runtime.engine import Engine
 from clover_local.runtime.fitting import Wish, fit
 from clover_local.runtime.placement import swaps
-from clover_local.runtime.plan import DESKTOP, GIB, HOST_SPARE, Machine, Plan, Sizes, decide, place, sizes_of
+from clover_local.runtime.plan import (
+    CONTEXT_BYTES,
+    DESKTOP,
+    GIB,
+    HOST_SPARE,
+    Machine,
+    Plan,
+    Sizes,
+    decide,
+    place,
+    sizes_of,
+)
 from clover_local.runtime.usage import HALF_LIFE, Usage, model_id
 
 LAYERS, EXPERTS, EACH = 40, 256, 1728 << 10
@@ -76,6 +89,56 @@ def test_too_little_memory_of_the_computer_is_said() -> None:
     assert note is not None and "needs 19.1 GiB of free memory, 19.1 GiB are there" in note
     _, note = decide(BIG, Machine(15 * GIB, 8 * GIB), 4096)
     assert note is not None and "needs 19.1 GiB of free memory, 8.0 GiB are there" in note
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [(("q8_0", "q8_0"), "not q8_0"), (("f32", "q8_0"), "not f32 and q8_0"), (("f16", "f16"), "")],
+)
+def test_a_cache_without_kernels_leaves_whole_layers_to_the_cpu(
+    trained_int4: Path, kinds: tuple[str, str], said: str
+) -> None:
+    file = GgufFile.open(trained_int4)
+    spec = Spec.from_gguf(file)
+    have = sizes_of(file, spec, 4096, kinds)
+    whole = sum(have.fixed.values()) + sum(have.experts)
+    room = whole - have.experts[-1]
+    layered, note = decide(have, Machine(room), 4096, context=0)
+    assert layered.host_layers and not layered.slots
+    if not said:  # why they are off is not the model's business
+        assert note is None
+        return
+    assert note is not None and f"our own kernels need an f16 KV cache, {said}" in note
+    assert decide(have, Machine(whole), 4096, context=0)[1] is None  # all fits: every expert is on the card
+    assert decide(have, Machine(whole), 4096, host_layers=2, context=0)[1] is None  # it was asked for
+    other = replace(CARD, name="Vulkan0", free=room + DESKTOP + fitting.SHRINK)
+    _, note = fit(have, other, 4096, Wish(), lambda placed: placed, refused=lambda _: None)
+    assert note is None  # nobody expects our kernels there
+
+
+def test_a_model_with_a_q8_0_cache_runs_on_a_card_that_is_too_small(
+    trained_int4: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU plays the card; ggml's scheduler computes the experts of the last layers elsewhere."""
+    cpu = choose_device("cpu")
+    stand_in = replace(cpu, name="CUDA0", kind=GPU, free=1 << 40, total=1 << 40)
+    monkeypatch.setattr(engine_module, "choose_device", lambda name=None: cpu if name == "cpu" else stand_in)
+    file = GgufFile.open(trained_int4)
+    have = sizes_of(file, Spec.from_gguf(file), 256, ("q8_0", "q8_0"))
+    room = sum(have.fixed.values()) + sum(have.experts) + CONTEXT_BYTES - have.experts[-1]
+    words = [5, 9, 900, 33]
+    found = []
+    for vram in (None, room + DESKTOP):
+        with Engine.open(
+            trained_int4, n_ctx=256, threads=1, vram=vram, kv_type_k="q8_0", kv_type_v="q8_0"
+        ) as engine:
+            assert engine.placement is None and (engine._model.weights.host is not None) == (vram is not None)
+            assert engine.note is not None
+            assert ("need an f16 KV cache, not q8_0" in engine.note) == (vram is not None)
+            engine.prefill(words)
+            logits = engine.verify(words).logits()
+            found.append(logits[np.isfinite(logits)])
+    assert np.abs(found[0] - found[1]).max() < 1e-3
 
 
 def test_a_cap_too_small_for_the_dense_weights_is_said() -> None:
