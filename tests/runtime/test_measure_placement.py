@@ -1,4 +1,4 @@
-"""The script that measures placed experts: its search finds the shares it is asked for, and its steps run to the end."""
+"""The script that measures placed experts: its search finds the shares it is asked for, its steps run to the end."""
 
 import importlib.util
 import sys
@@ -29,9 +29,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def model(script: ModuleType, tmp_path: Path) -> Path:
-    import make_synthetic
-
-    path = tmp_path / "tiny.gguf"
+    make_synthetic, path = sys.modules["make_synthetic"], tmp_path / "tiny.gguf"
     make_synthetic.write(path, make_synthetic.SHAPES["tiny"], "int4", [], 0.0, 7)
     return path
 
@@ -78,17 +76,12 @@ def test_every_step_runs_and_the_file_gets_the_main_routers(
     script: ModuleType, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the CPU, where nothing is placed: what is left of the steps, and one text throughout."""
-    import make_synthetic
-
     for name, value in (("TIMED", 1), ("WARM", 0), ("PREFILL", 64), ("TEXTS", (9,)), ("LEARN", 4)):
         monkeypatch.setattr(script, name, value)
     monkeypatch.setattr(script, "default_threads", lambda: 1)
     monkeypatch.setattr(script.kernels, "prove", script.kernels.prove)  # it is replaced, and put back here
-    monkeypatch.setattr(
-        "sys.argv",
-        ["x", str(model), "-c", "512", "--device", "cpu", "--slots", "4", "--shares", "0.9=1.6"]
-        + ["--tokens", "6", "--repetitions", "1", "--fit", str(model)],
-    )
+    options = "-c 512 --device cpu --slots 4 --shares 0.9=1.6 --tokens 6 --repetitions 1"
+    monkeypatch.setattr("sys.argv", ["x", str(model), *options.split(), "--fit", str(model)])
     assert script.main() == 0
     text = capsys.readouterr().out
     assert text.count("1 of 1 answers are the uncapped run's") == 4
@@ -96,7 +89,7 @@ def test_every_step_runs_and_the_file_gets_the_main_routers(
     assert rows == ["uncapped", "0.9", "stock", "0.9", "fit", "fit"]
     router = "blk.0.ffn_gate_inp.weight"
     written = GgufFile.open(model).array(router).copy()
-    make_synthetic.rewrite_routers(model, 1.6, script.SEED)
+    script.rewrite_routers(model, 1.6, script.SEED)
     assert (GgufFile.open(model).array(router) == written).all()
-    make_synthetic.rewrite_routers(model, 1.5, script.SEED)
+    script.rewrite_routers(model, 1.5, script.SEED)
     assert (GgufFile.open(model).array(router) != written).any()
