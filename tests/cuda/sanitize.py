@@ -11,9 +11,9 @@ import sys
 
 import numpy as np
 
+from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.arguments import MAX_ROWS
 from clover_local.runtime.cuda.device import Device
-from clover_local.runtime.cuda import arguments as A
 from clover_local.runtime.cuda.network import GRAIN, Network, head_grain, most_slots
 
 from . import synthetic as S

@@ -30,7 +30,7 @@ SHAPES = {
     16: ((8, 8, 2, 3), (1, 4, 0, 2)),
     29: ((8, 4, 1, 99), (2, 4, 0, 3)),
 }
-"""By rows: blocks that share a scale, warps, buffers (0: straight from the matrix), and blocks, of which some have no tile."""
+"""By rows: blocks that share a scale, warps, buffers (0: straight from the matrix), blocks (99: some have no tile)."""
 
 
 @pytest.mark.parametrize("n", [1, 7, 16, 29])

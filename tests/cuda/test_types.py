@@ -57,7 +57,7 @@ def test_embedding_of_every_type(kind: str) -> None:
         MATRIX_TYPES[kind],
         hidden,
     )
-    machine.run([Launch("rows", "embed", (8, 1), 256, args)])
+    machine.run([Launch("rows", "embed", (8, -(-hidden // 256)), 256, args)])
     machine.check()
     want = dequantize(kind, table.reshape(-1), hidden)[tokens]
     got = machine.read(x, np.float32, len(tokens), hidden)

@@ -16,7 +16,7 @@ MATRIX_TYPES = {
     "q5_k": 13, "q6_k": 14, "iq3_xxs": 18, "iq4_nl": 20, "iq3_s": 21, "iq4_xs": 23, "bf16": 30,
 }  # fmt: skip
 """Tensor types with a kernel, and ggml's ids of them."""
-LOGIT_SPLITS = 64
+LOGIT_SPLITS = 256
 RESIDENT_WORDS = A.MAX_EXPERTS // 32
 Addresses = Callable[[int, str], np.ndarray]
 """Where the experts of a layer and part (gate, up, down) are read: uint64 [experts]."""

@@ -1,6 +1,6 @@
 """Whole passes as lists of kernel launches: causal (with or without its commit), preview, commit.
 
-A pass is made for a width of 8, 16 or 32 rows; how many of them count, the positions and the tokens are read on the
+A pass is made for a width of 1, 8, 16 or 32 rows; how many of them count, the positions and the tokens are read on the
 device, so one captured graph serves every context length and every row count up to its width.
 """
 
@@ -25,7 +25,7 @@ from clover_local.runtime.cuda.network import (
     splits_of,
 )
 
-WIDTHS = (8, 16, 32)
+WIDTHS = (1, 8, 16, 32)
 TILE = 16
 """Output rows of a block of a quantized matrix."""
 FLOATS = frozenset({"f32", "f16", "bf16"})
@@ -57,6 +57,11 @@ def width_for(rows: int) -> int:
     return next(width for width in WIDTHS if rows <= width)
 
 
+def _columns(width: int) -> int:
+    """Rows of activations that tensor cores take at once: whole tiles of 8."""
+    return max(width, 8)
+
+
 def causal(net: Network, width: int, *, keep_state: bool) -> list[Launch]:
     """Row i predicts token i + 1. With `keep_state` the pass also commits its rows (`Pass.replay` = n)."""
     launches = [*_trunk(net, width, preview=False, keep_state=keep_state), *_head(net, width)]
@@ -71,7 +76,7 @@ def preview(net: Network, width: int) -> list[Launch]:
 def commit(net: Network) -> list[Launch]:
     """Replay the first `Pass.replay` rows of the last causal pass into every GDN state."""
     heads, layers = net.spec.value_heads, len(net.gdn)
-    kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), 32, 1)
+    kernel = _gdn_launch(net, "gdn_replay", (heads, layers), _replay_args(net), A.MAX_ROWS)
     return [kernel, _ring(net)]
 
 
@@ -90,7 +95,7 @@ def _trunk(net: Network, width: int, *, preview: bool, keep_state: bool) -> Iter
     spec, work = net.spec, net.work
     table = net.places["token_embd.weight"]
     args = A.EmbedArgs(table.address, work.x, work.run, MATRIX_TYPES[table.type], spec.hidden)
-    yield Launch("rows", "embed", (width, 1), 256, args)
+    yield Launch("rows", "embed", (width, -(-spec.hidden // 256)), 256, args)
     for layer in range(spec.layers):
         yield _norm(net, f"blk.{layer}.attn_norm.weight", width, after_experts=layer > 0)
         if spec.is_attention(layer):
@@ -137,7 +142,7 @@ def _dense(
     least = sum(-(-rows // TILE) for _, rows in parts)
     shape = _dense_shape(net, k, width, kinds, least)
     room = shape.resident * net.processors
-    float_rows = 2 if width == WIDTHS[0] and least <= room else 4  # for many columns, tiles that share them
+    float_rows = 2 if least <= room else 4
     sizes = [float_rows if kind in FLOATS else TILE for kind in kinds]
     tiles = [-(-rows // size) for (_, rows), size in zip(parts, sizes, strict=True)]
     segments, column = (A.Segment * A.SEGMENTS)(), 0
@@ -169,22 +174,22 @@ def _dense_shape(net: Network, k: int, width: int, kinds: Sequence[str], tiles: 
     tile, steps = max(staged_bytes(kind, k, TILE) for kind in kinds), -(-k // 256)
     if tiles <= 2 * net.processors:
         warps = min(max(steps, 4), 16)
-        wanted = [(warps, 2 if width == WIDTHS[0] or warps <= 8 else 1, 1)]
+        wanted = [(warps, 2 if width <= 8 or warps <= 8 else 1, 1)]
     elif tiles < 16 * net.processors:
-        wanted = [(8, 3, 1)] if width == WIDTHS[0] else [(8, 2, 2)]
+        wanted = [(8, 3, 1)] if width == 1 else [(8, 2, 2)]
     else:
-        wanted = [(4, 6, 1)] if width == WIDTHS[0] else [(4, 4, 1)]
+        wanted = [(4, 6, 1)] if width <= 8 else [(4, 4, 1)]
     warps, most, _ = wanted[0]
     for warps, resident, buffers in (*wanted, *((warps, resident, 1) for resident in range(most, 0, -1))):
-        shared = warps * TILE * width * 4 + buffers * tile
+        shared = warps * TILE * _columns(width) * 4 + buffers * tile
         if shared <= net.shared_memory // resident - 1024 * (resident > 1):
             return _DenseShape(warps, resident, buffers, shared)
-    return _DenseShape(warps, most, 0, warps * TILE * width * 4)
+    return _DenseShape(warps, most, 0, warps * TILE * _columns(width) * 4)
 
 
 def _tiles(width: int, *types: int) -> tuple[tuple[str, int], ...]:
     """Definitions for tile.cuh: the width in tiles of 8 rows and the set of matrix types."""
-    return (("NT", width // 8), ("TYPES", sum(1 << kind for kind in set(types))))
+    return (("NT", _columns(width) // 8), ("TYPES", sum(1 << kind for kind in set(types))))
 
 
 def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) -> Iterator[Launch]:
@@ -209,20 +214,28 @@ def _gdn(net: Network, layer: int, width: int, preview: bool, keep_state: bool) 
         int(keep_state),
         spec.norm_eps,
     )
-    kernel, twins = ("gdn_preview", TWINS) if preview else ("gdn_causal", 1)
-    yield _gdn_launch(net, kernel, (spec.value_heads, 1), args, width, twins)
+    shape = (TWINS, 2) if preview else (1, 1 if width <= 8 else 2)
+    kernel = "gdn_preview" if preview else "gdn_causal"
+    yield _gdn_launch(net, kernel, (spec.value_heads, 1), args, width, *shape)
     out = [(f"{prefix}ssm_out.weight", spec.hidden)]
     grain = head_grain(spec.gdn_head_dim)
     yield _dense(net, work.mixed, spec.value_size, out, work.x, spec.hidden, width, grain=grain, add=True)
 
 
 def _gdn_launch(
-    net: Network, kernel: str, grid: tuple[int, int], args: C.Structure, width: int, twins: int
+    net: Network,
+    kernel: str,
+    grid: tuple[int, int],
+    args: C.Structure,
+    width: int,
+    twins: int = 1,
+    stretches: int = 1,
 ) -> Launch:
     head = net.spec.gdn_head_dim
     shared = 4 * (3 * width * (head + 4) + 3 * A.MAX_ROWS + A.MAX_ROWS * (A.MAX_ROWS + 4))
-    threads = max(2 * _whole_warps(2 * head + head // PARTS) + 32, twins * 4 * head // PARTS)
-    values = (("HEAD", head), ("PARTS", PARTS), ("TWINS", twins))
+    channels = _whole_warps(2 * head + head // PARTS)
+    threads = max(stretches * channels + 32, twins * 4 * head // PARTS)
+    values = (("HEAD", head), ("PARTS", PARTS), ("TWINS", twins), ("STRETCHES", stretches))
     return Launch("gdn", kernel, (PARTS * grid[0], grid[1]), threads, args, shared, values)
 
 
@@ -244,7 +257,7 @@ def _ring(net: Network) -> Launch:
         256,
         _replay_args(net),
         0,
-        (("HEAD", net.spec.gdn_head_dim), ("PARTS", PARTS), ("TWINS", 1)),
+        (("HEAD", net.spec.gdn_head_dim), ("PARTS", PARTS), ("TWINS", 1), ("STRETCHES", 1)),
     )
 
 
@@ -265,7 +278,7 @@ def _attention(net: Network, layer: int, width: int, preview: bool) -> Iterator[
     )  # fmt: skip
     heads = -(-(spec.heads + 2 * spec.kv_heads) // 4)
     yield Launch("attention", "attention_prepare", (width, heads), 128, prepare, 0, head)
-    splits = splits_of(width // 8)
+    splits = splits_of(_columns(width) // 8)
     args = A.AttentionArgs(
         work.queries, keys, values, work.partial, work.stats, work.projected, work.attended, work.run,
         spec.heads, spec.kv_heads, ld, splits, width, int(not preview),
@@ -295,7 +308,7 @@ def _moe(net: Network, layer: int, width: int, preview: bool) -> Iterator[Launch
         work.resident + layer * RESIDENT_WORDS * 4, work.usage + layer * spec.experts * 4,
         spec.experts_used, ld, int(preview), top_p,
     )  # fmt: skip
-    values = (("NT", width // 8), ("EXPERTS", spec.experts))
+    values = (("NT", _columns(width) // 8), ("EXPERTS", spec.experts))
     threads = max(_whole_warps(spec.experts + 1), 32 * width)
     yield Launch("moe", "moe_route", (1, 1), threads, route, 0, values)
     yield from _experts(net, layer, width)
@@ -323,7 +336,7 @@ def _experts(net: Network, layer: int, width: int) -> Iterator[Launch]:
     values = (*_tiles(width, number[gate], number[up]), *sizes, *shape.values)
     yield Launch("moe", "moe_gate_up", (grid, 1), 256, args, shape.size, values)
     weights = max(staged_bytes(one, spec.expert_width, DOWN_ROWS) for one in (down, shared))
-    acts = width * spec.expert_width * 5 // 4
+    acts = _columns(width) * spec.expert_width * 5 // 4
     staged = weights + acts <= net.shared_memory and not {down, shared} & FLOATS
     values = (*_tiles(width, number[down], number[shared]), *sizes, ("DOWN_STAGED", int(staged)))
     grid = min(entries * -(-spec.hidden // DOWN_ROWS), DOWN_BLOCKS * net.processors)
@@ -340,9 +353,10 @@ class _Shape:
 
 def _gate_up_shape(net: Network, width: int, gate: str, up: str) -> _Shape:
     """How weights and activations pass through shared memory: both, if that leaves room for two blocks."""
-    hidden, sums = net.spec.hidden, 4 * TILE * width * 4
+    hidden, columns = net.spec.hidden, _columns(width)
+    sums = 4 * TILE * columns * 4
     weights = sum(staged_bytes(one, hidden, 2 * TILE) for one in (gate, up)) + sums
-    both = weights + width * (hidden + 4 * -(-hidden // (32 * GRAIN)) + 16 * -(-hidden // 256))
+    both = weights + columns * (hidden + 4 * -(-hidden // (32 * GRAIN)) + 16 * -(-hidden // 256))
     if {gate, up} & FLOATS or weights > net.shared_memory:
         return _Shape((("STAGED", 0),), sums)
     if both <= net.shared_memory // 2 - 1024:

@@ -77,13 +77,16 @@ __device__ __forceinline__ void fetch(const DenseArgs& a, u8* to, int index) {
     commit_copies();
 }
 
-// The activations of a warp's step, as its fragments take them.
+// The activations of a warp's step, as its fragments take them; or else they come near.
 struct Kept {
     uint2 v[KEPT ? NT : 1][8];
 };
 
-__device__ __forceinline__ void keep(Kept& kept, const Acts& x, const Columns& columns) {
-    if constexpr (KEPT) {
+__device__ __forceinline__ void keep(Kept& kept, const Acts& x, const Columns& columns, int n) {
+    if constexpr (!KEPT) {
+        int warp = warp_id(), first = warp * STEPS / WARPS, end = (warp + 1) * STEPS / WARPS;
+        warm_blocks(x, (n + 7) / 8, INPUTS, 8 * first, min(8 * end, INPUTS / 32), lane_id(), 32);
+    } else {
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -200,7 +203,7 @@ RESIDENT_KERNEL(dense, THREADS, RESIDENT, DenseArgs) {
         int type = tile.matrix->type;
         if (!is_float(type)) {
             if constexpr ((TYPES & ~FLOATS) != 0) {
-                if (!ready) keep(kept, a.x, columns), ready = true;
+                if (!ready) keep(kept, a.x, columns, a.pass->n), ready = true;
                 if (STAGED) await_copies<BUFFERS - 1>();
                 __syncthreads();
                 quantized_tile(a, tile, memory + buffer * size, partial, columns, kept);

@@ -16,7 +16,9 @@ constexpr int WORKERS = 4 * VALUES;  // threads that hold them
 #define TWINS 1  // groups of threads that hold them in a preview, each for some of its rows
 #endif
 constexpr int CHANNELS = (2 * HEAD + VALUES + 31) / 32 * 32;  // of a block: q, k, its part of v
-constexpr int STRETCHES = 2;                                  // of rows of a channel, a thread each
+#ifndef STRETCHES
+#define STRETCHES 1  // of rows of a channel, a thread each: 1 or 2
+#endif
 constexpr int NEEDED = STRETCHES * CHANNELS + 32;             // and a warp for the gates
 constexpr int THREADS = NEEDED > TWINS * WORKERS ? NEEDED : TWINS * WORKERS;
 constexpr int STRIDE = HEAD + 4;     // of rows in shared memory: 16-byte reads of neighbouring rows meet no bank twice
@@ -75,6 +77,7 @@ __device__ __forceinline__ Shared carve(float* memory, int rows) {
 // Convolution and SiLU of one channel over rows first .. end-1 of n, eight at a time while the next eight are on their way;
 // `right` reaches 3 rows ahead inside the block, or is null.
 __device__ __forceinline__ void convolve(float* out, const GdnLayer& layer, int channel, int first, int end, int n, int ld, const float* right) {
+    if (first >= end) return;
     float w[4], r[3] = {0, 0, 0}, x[11], next[8];  // x[j]: row t0 - 3 + j; next[j]: row t0 + 8 + j
     const float* y = layer.y + channel;
     auto row = [&](int t) { return t < n ? y[(size_t)t * ld] : 0.0f; };
@@ -109,7 +112,7 @@ __device__ __forceinline__ void prepare(const Shared& s, const GdnLayer& layer, 
                                         int value_heads, int ld, const float* right) {
     int key = h % key_heads, keys = key_heads * HEAD, channels = 2 * keys + value_heads * HEAD, t = (int)threadIdx.x - STRETCHES * CHANNELS;
     int stretch = threadIdx.x / CHANNELS, c = threadIdx.x % CHANNELS, which = c / HEAD;
-    int middle = (n + 15) / 16 * 8, first = stretch ? min(middle, n) : 0, end = stretch ? n : min(middle, n);
+    int middle = STRETCHES == 1 ? n : min((n + 15) / 16 * 8, n), first = stretch ? middle : 0, end = stretch ? n : middle;
     if (stretch < STRETCHES) {
         if (which < 2) c %= HEAD, convolve((which ? s.k : s.q) + c, layer, which * keys + key * HEAD + c, first, end, n, ld, right);
         else if (c < 2 * HEAD + VALUES) c -= 2 * HEAD, convolve(s.v + c, layer, 2 * keys + h * HEAD + part * VALUES + c, first, end, n, ld, right);

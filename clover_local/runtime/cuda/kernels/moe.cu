@@ -314,6 +314,7 @@ RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
     if (STAGED) fetch_item(a, route, memory, up_rows, blockIdx.x, items, tiles);
     Acts x = a.x;
     if (STAGED_X) fetch_inputs(x, (u8*)(partial + 4 * 16 * COLUMNS), a.pass->n);
+    else if (blockIdx.x < items) warm_blocks(x, (a.pass->n + 7) / 8, HIDDEN, 0, HIDDEN / 32, threadIdx.x, 256);
     for (int tile = gridDim.x - 1 - blockIdx.x; tile < tiles; tile += gridDim.x) finish_shared(a, tile, route.first[route.count - 1]);
     for (int at = blockIdx.x; at < items; at += gridDim.x) {
         constexpr int STEPS = (HIDDEN + 255) / 256;

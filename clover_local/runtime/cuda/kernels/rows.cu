@@ -9,12 +9,13 @@ struct EmbedArgs {
     int type, hidden;
 };
 
+// Grid: rows x columns / 256.
 KERNEL(embed, 256, EmbedArgs) {
     wait_for_previous();
-    int r = blockIdx.x;
-    if (r >= a.pass->n) return;
+    int r = blockIdx.x, i = 256 * blockIdx.y + threadIdx.x;
+    if (r >= a.pass->n || i >= a.hidden) return;
     const u8* row = a.table + (size_t)a.pass->tokens[r] * row_bytes(a.type, a.hidden);
-    for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) a.x[(size_t)r * a.hidden + i] = value_at(a.type, row, i);
+    a.x[(size_t)r * a.hidden + i] = value_at(a.type, row, i);
 }
 
 struct NormArgs {

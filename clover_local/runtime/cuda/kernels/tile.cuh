@@ -80,12 +80,11 @@ __device__ __forceinline__ Columns columns_in_order(int live) {
     return c;
 }
 
-// Brings blocks first .. end-1 of eight rows near, by one warp.
-__device__ __forceinline__ void warm_blocks(const Acts& x, int tile, int k, int first, int end) {
-    size_t at = (size_t)(tile * (k / 32) + first) * 8;
-    int count = (end - first) * 8;
-    for (int i = lane_id(); i < count * 2; i += 32) warm(x.q + at * 32 + 16 * i);
-    for (int i = lane_id(); i < count / 2; i += 32) warm((const u8*)(x.s + at) + 16 * i);
+// Brings blocks first .. end-1 of rows 0 .. 8 * tiles - 1 near, by threads `index`, `index` + `threads`, ...: one by one, as they
+// are needed, each would take as long as all of them.
+__device__ __forceinline__ void warm_blocks(const Acts& x, int tiles, int k, int first, int end, int index, int threads) {
+    int pieces = (end - first) * 16;  // of 16 bytes, in eight rows
+    for (int i = index; i < tiles * pieces; i += threads) warm(x.q + ((size_t)(i / pieces * (k / 32)) + first) * 256 + i % pieces * 16);
 }
 
 // A lane's operand of a block of 32 activations at `b`: its share of the order that a type's fragments have.
