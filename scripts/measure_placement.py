@@ -189,7 +189,7 @@ def learn(engine: Engine) -> None:
     sure, placement.SURE = placement.SURE, 0.0
     moved = engine.adapt(None)
     placement.SURE = sure
-    print(f"# {moved / 1e9:.2f} GB of experts changed places", flush=True)
+    print(f"# {moved / 1e6:,.1f} MB of experts changed places", flush=True)
 
 
 # --- what is measured ----------------------------------------------------------------------------------------------
