@@ -280,13 +280,13 @@ def prefill_speed(party: Engine | Stock, vocab: int) -> float:
     return PREFILL / min(times)
 
 
-def measure(name: str, bench: Bench, args: argparse.Namespace) -> Found:
+def measure(name: str, bench: Bench, tokens: int, repetitions: int = 1) -> Found:
     """Passes, then the decode loop with simulated acceptance, and how many of all those picks were on the card."""
     engine = bench.engine
     before = used(engine) if engine.placement is not None else None
     found = replace(pass_costs(engine, engine.spec.vocab), name=name)
-    tests = [Test("tg", args.tokens, "plain"), Test("tg", args.tokens, "self", profile=PROFILE)]
-    results = collect(bench.run(tests, args.repetitions), lambda *_: None)
+    tests = [Test("tg", tokens, "plain"), Test("tg", tokens, "self", profile=PROFILE)]
+    results = collect(bench.run(tests, repetitions), lambda *_: None)
     for test, result in results.items():
         found.speed[test.mode], found.speed[f"{test.mode} ±"] = result.speed, result.spread
         if test.mode == "self" and result.stats is not None:
@@ -384,7 +384,7 @@ def run_uncapped(args: argparse.Namespace) -> Written:
     with opened(args.model, args, None) as engine:
         settle(engine, args)
         want = texts(engine)
-        show(measure("uncapped", bench_of(engine), args))
+        show(measure("uncapped", bench_of(engine), args.tokens))
     return want
 
 
@@ -407,7 +407,7 @@ def run_capped(args: argparse.Namespace, want: Written | None) -> tuple[list[Fou
             if not index:
                 compare("after experts changed places", engine, want)
             bench = bench_of(engine)
-            rows.append(measure(one.name, bench, args))
+            rows.append(measure(one.name, bench, args.tokens, 1 if index else args.repetitions))
             written = written or bench.written
             show(rows[-1])
         if engine.placement is not None:
@@ -461,7 +461,7 @@ def run_fit(args: argparse.Namespace) -> None:
     rows = []
     for name, vram in (("uncapped", None), ("capped", parse_size(args.vram))):
         with peak(f"{args.fit.name}, {name}"), opened(args.fit, args, vram) as engine:
-            rows.append(measure(f"fit {name}"[:9], bench_of(engine), args))
+            rows.append(measure(f"fit {name}"[:9], bench_of(engine), args.tokens, args.repetitions))
             show(rows[-1])
             print(f"# all on the card: {engine.placement is None}", flush=True)
         del engine
@@ -513,7 +513,7 @@ def arguments() -> argparse.ArgumentParser:
         "--slots", type=int, metavar="N", help="experts of a layer on the card (default: what the cap leaves)"
     )
     add("--tokens", type=int, default=256, metavar="N", help="tokens of an answer")
-    add("--repetitions", type=int, default=3, metavar="N")
+    add("--repetitions", type=int, default=3, metavar="N", help="of the main share's answers and stock's")
     add("--draft-budget", type=int, metavar="N", help="experts a layer uses for a whole draft")
     add("--fit", type=Path, metavar="FIT.gguf", help="a file that fits under the cap as a whole: both ways")
     return parser
