@@ -78,6 +78,22 @@ class Simulation:
         return worst
 
 
+    def beyond_credit(self, tokens: int = 256) -> float:
+        """Like `worst_window`, less a tenth of the most that rounds of up to so many tokens right before it won."""
+        plain = self.machine("plain", 1)
+        counts = np.array([n for n, _, _ in self.kept])
+        ends, excess = np.cumsum(counts), np.cumsum([ms - n * plain for n, ms, _ in self.kept])
+        worst = 0.0
+        for i in range(len(counts)):
+            before, lost = (ends[i - 1], excess[i - 1]) if i else (0, 0.0)
+            j = int(np.searchsorted(ends, before + tokens))
+            if j < len(ends):
+                first = int(np.searchsorted(ends, before - tokens - 32))  # the guard's window begins with a round
+                won = max([*excess[first:i], *([] if first else [0.0])]) - lost
+                worst = max(worst, 1.0 + (excess[j] - lost - 0.1 * won) / ((ends[j] - before) * plain))
+        return worst
+
+
 PLAIN = 1 / cost("plain", 1)
 
 
@@ -96,7 +112,7 @@ def test_drafts_that_turn_bad_lose_no_more(period: int, honest: bool) -> None:
     turns = lambda place: 0.95 if place // period % 2 == 0 else 0.02  # noqa: E731
     sim = Simulation(Policy(), turns, honest=honest)
     assert sim.run(6000) >= PLAIN
-    assert sim.worst_window() <= 1.03
+    assert sim.beyond_credit() <= 1.03
 
 
 @pytest.mark.parametrize("honest", [True, False])
@@ -105,7 +121,8 @@ def test_a_switch_from_good_to_bad_at_any_token_is_no_way_around_the_bound(hones
         chance = lambda place: 0.97 if place < last_good else 0.0  # noqa: B023, E731
         sim = Simulation(Policy(), chance, honest=honest, seed=last_good)
         sim.run(last_good + 400)
-        assert sim.worst_window() <= 1.03, last_good
+        assert sim.beyond_credit() <= 1.03, last_good
+        assert sim.worst_window(512) <= 1.03, last_good
 
 
 def test_a_thousand_random_texts_on_random_machines_stay_within_the_bound() -> None:
@@ -125,7 +142,7 @@ def test_a_thousand_random_texts_on_random_machines_stay_within_the_bound() -> N
             machine=machine,
         )
         sim.run(500, most=int(rng.choice([4, 8, 16, 32])))
-        assert sim.worst_window() <= 1.03, seed
+        assert sim.beyond_credit() <= 1.03, seed
         drafted += sum(verified > 0 for _, _, verified in sim.kept)
     assert drafted > 10_000, "a policy that never drafts would pass too"
 
