@@ -1,4 +1,4 @@
-"""Bounds what drafting may lose over any 256 tokens: 3 % of the time of plain steps, and a tenth of what it has just won."""
+"""Bounds what drafting may lose over any 256 tokens: 3 % of the time of plain steps, and a tenth of what it won."""
 
 import math
 from collections import deque

@@ -95,7 +95,11 @@ class Engine:
         self._cached: list[int] = []  # whose K and V the cache holds; begins with the committed
         self._verified: list[int] = []
         self._graphs = GraphRunner(model, n_ctx)
-        self._kernels, self.note = attach(model, n_ctx, self._graphs)
+        try:
+            self._kernels, self.note = attach(model, n_ctx, self._graphs)
+        except CardFullError:
+            self._graphs.close()
+            raise
         self._verifier: Runner = self._graphs  # whose scratch the next commit replays
         self._drafts = DraftSettings()
         self._processing: Processing | None = None
@@ -190,15 +194,16 @@ class Engine:
             constants = new_constants(spec, backend, conv)
             owned.append(constants)
             state = new_state(spec, backend, -(-n_ctx // KV_STEP) * KV_STEP, kv_types)
+            owned.append(state)
+            chunk = None if backend.is_cpu else GPU_MOE_CHUNK
+            use = repr((threads, kv_types, sorted(host_layers), slots))
+            model = Model(spec, weights, constants, state, backend, chunk, host)
+            return cls(model, file, n_ctx, threads, use, usage)
         except CloverError:
             for one in (*owned, backend, host):
                 if one is not None:
                     one.close() if isinstance(one, Backend) else one.free()
             raise
-        chunk = None if backend.is_cpu else GPU_MOE_CHUNK
-        use = repr((threads, kv_types, sorted(host_layers), slots))
-        model = Model(spec, weights, constants, state, backend, chunk, host)
-        return cls(model, file, n_ctx, threads, use, usage)
 
     # --- what is committed -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from clover_local.errors import CloverError
+from clover_local.errors import CardFullError, CloverError
 from clover_local.ggml.backend import Device, devices
 from clover_local.ggml.lib import BINDING
 from clover_local.model.passes import Kind, Model
@@ -71,7 +71,10 @@ def unused_card() -> bool:
 
 
 def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, str | None]:
-    """The kernels over a freshly opened model, or None and why not; (None, None) where nobody expects them."""
+    """The kernels over a freshly opened model, or None and why not; (None, None) where nobody expects them.
+
+    Raises CardFullError when no memory is left to check them with: a smaller plan leaves some.
+    """
     if not model.backend.device.name.startswith("CUDA"):
         return None, NO_CUDA if unused_card() else None
     if os.environ.get(SWITCH) == "0":
@@ -92,7 +95,11 @@ def attach(model: Model, n_ctx: int, graphs: Runner) -> tuple[Kernels | None, st
     except (CloverError, RuntimeError) as error:  # the bindings raise the latter for functions a driver lacks
         hint = error.hint if isinstance(error, CloverError) else None
         return None, f"our own kernels are off: {error}{f'; {hint}' if hint else ''}"
-    outcome = prove(model, n_ctx, graphs, kernels)
+    try:
+        outcome = prove(model, n_ctx, graphs, kernels)
+    except CardFullError:
+        kernels.close()
+        raise
     if not outcome.good:
         kernels.close()
         return (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clover_local.errors import CloverError
+from clover_local.errors import CardFullError, CloverError
 from clover_local.ggml.backend import download, upload
 from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Kind, Model
@@ -73,7 +73,7 @@ def settle(key: str, folder: Path, check: Callable[[], Outcome], *, anew: bool =
     """The outcome remembered under a key in a folder; found out now where there is none, or `anew`.
 
     While `check` runs the folder says that it failed: a kernel that takes the whole process with it is not tried
-    a second time.
+    a second time. Raises CardFullError when there was no memory to check with.
     """
     path = folder / f"check-{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if not anew:
@@ -85,6 +85,9 @@ def settle(key: str, folder: Path, check: Callable[[], Outcome], *, anew: bool =
     _note(path, Outcome(1, (f"never came to its end (to try again, delete {path})",)))
     try:
         outcome = check()
+    except CardFullError:
+        path.unlink(missing_ok=True)  # says nothing about the kernels
+        raise
     except (CloverError, RuntimeError) as error:  # the bindings raise the latter
         outcome = Outcome(1, (f"ended with: {error}",))
     except BaseException:

@@ -15,6 +15,7 @@ import pytest
 
 from clover_local.commands import doctor
 from clover_local.convert.api import convert
+from clover_local.errors import CardFullError
 from clover_local.ggml import backend
 from clover_local.model.passes import Kind, Model
 from clover_local.names import DEMO_FILE
@@ -239,6 +240,22 @@ def test_kernels_that_were_wrong_stay_off(engine: Engine, monkeypatch: pytest.Mo
         assert own is None and note is not None
         assert "1 of 23 comparisons with ggml's graphs failed on this card: a verify of 8 rows" in note
         monkeypatch.setattr(selfcheck, "check", lambda *_: pytest.fail("checked again"))
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_card_too_full_to_check_on_frees_everything_for_a_smaller_plan(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> selfcheck.Outcome:
+        raise CardFullError("video memory ran out")
+
+    closed: list[runner.Runner] = []
+    monkeypatch.setattr(selfcheck, "check", full)
+    monkeypatch.setattr(runner.Runner, "close", lambda own: closed.append(own))
+    for _ in range(2):  # the first leaves no verdict
+        with pytest.raises(CardFullError):
+            attach(engine)
+    assert len(closed) == 2
 
 
 @pytest.mark.timeout(600)

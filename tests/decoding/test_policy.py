@@ -77,7 +77,6 @@ class Simulation:
                 worst = max(worst, (times[j] - time) / ((ends[j] - before) * self.machine("plain", 1)))
         return worst
 
-
     def beyond_credit(self, tokens: int = 256) -> float:
         """Like `worst_window`, less a tenth of the most that rounds of up to so many tokens right before it won."""
         plain = self.machine("plain", 1)
@@ -88,7 +87,9 @@ class Simulation:
             before, lost = (ends[i - 1], excess[i - 1]) if i else (0, 0.0)
             j = int(np.searchsorted(ends, before + tokens))
             if j < len(ends):
-                first = int(np.searchsorted(ends, before - tokens - 32))  # the guard's window begins with a round
+                first = int(
+                    np.searchsorted(ends, before - tokens - 32)
+                )  # the guard's window begins with a round
                 won = max([*excess[first:i], *([] if first else [0.0])]) - lost
                 worst = max(worst, 1.0 + (excess[j] - lost - 0.1 * won) / ((ends[j] - before) * plain))
         return worst

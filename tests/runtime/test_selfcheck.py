@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clover_local.errors import CloverError
+from clover_local.errors import CardFullError, CloverError
 from clover_local.ggml.backend import download, upload
 from clover_local.model.draft import DraftSettings
 from clover_local.model.passes import Kind
@@ -180,6 +180,15 @@ def test_a_driver_that_fails_is_an_outcome(tmp_path: Path) -> None:
 
     outcome = settle("card", tmp_path, fails)
     assert not outcome.good and "CUDA_ERROR_ILLEGAL_ADDRESS" in outcome.sentence
+
+
+def test_a_full_card_says_nothing_about_the_kernels(tmp_path: Path) -> None:
+    def full() -> Outcome:
+        raise CardFullError("video memory ran out")
+
+    with pytest.raises(CardFullError):
+        settle("card", tmp_path, full)
+    assert settle("card", tmp_path, lambda: Outcome(3)) == Outcome(3)
 
 
 def test_an_unwritable_folder_only_costs_time(tmp_path: Path) -> None:

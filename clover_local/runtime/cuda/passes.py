@@ -372,6 +372,7 @@ def _head(net: Network, width: int) -> Iterator[Launch]:
         work.logits, work.processing, work.seen, work.counts, work.stop_ids, work.run, spec.vocab
     )
     yield Launch("head", "process", (width, 1), 256, process)
-    args = A.ChooseArgs(work.logits, work.parts, work.results, work.run, spec.vocab, LOGIT_SPLITS)
-    yield Launch("head", "choose_part", (LOGIT_SPLITS, width), 256, args)
+    splits = LOGIT_SPLITS if width == 1 else LOGIT_SPLITS // 4
+    args = A.ChooseArgs(work.logits, work.parts, work.results, work.run, spec.vocab, splits)
+    yield Launch("head", "choose_part", (splits, width), 256, args)
     yield Launch("head", "choose", (width, 1), 256, args)

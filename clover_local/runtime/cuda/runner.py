@@ -42,14 +42,15 @@ def why_not(model: Model) -> str | None:
     name = model.backend.device.name
     if not name.startswith("CUDA"):
         return f"the device is {name}, not an NVIDIA card"
-    if model.weights.host is not None and model.weights.slots is None:
-        return "some of its experts lie in the computer's memory"
     kinds = {
         tensor_type(node.contents.type).name
         for state in model.state.attention.values()
         for node in (state.k, state.v)
     }
-    return unsupported(model.spec, types_of(model), ", ".join(sorted(kinds)))
+    reason = unsupported(model.spec, types_of(model), ", ".join(sorted(kinds)))
+    if reason is None and model.weights.host is not None and model.weights.slots is None:
+        return "some of its experts lie in the computer's memory"
+    return reason
 
 
 def ordinal(model: Model) -> int:
