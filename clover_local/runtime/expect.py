@@ -23,10 +23,10 @@ class Card:
     name: str
     memory: float
     link: float
-    launch: float = 38e-6
+    launch: float = 25e-6
     reached: float = 0.7
     """Share of the memory's bandwidth that our kernels get; with `launch` and `tile` calibrated in docs/memory.md."""
-    tile: float = 50e-6
+    tile: float = 14e-6
     """Seconds a layer for each 8 rows beyond the first 8, which the tensor cores take one after another."""
 
 

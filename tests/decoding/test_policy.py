@@ -171,10 +171,10 @@ def calibrated(machine: Machine) -> Costs:
     return costs
 
 
-@pytest.mark.parametrize(("chance", "gain"), [(0.932, 1.4), (0.873, 1.05), (0.706, 0.985)])
+@pytest.mark.parametrize(("chance", "gain"), [(0.932, 1.8), (0.873, 1.1), (0.706, 0.985)])
 def test_it_gains_what_costs_and_the_bound_allow(chance: float, gain: float) -> None:
     """The code, math and prose chances of the 35B on measured costs. Without the bound they would allow 1.91 and
-    1.38 times plain; with it, 1.54 and 1.15 (by dynamic programming over what is left to lose)."""
+    1.38 times plain; if gains counted for nothing, 1.54 and 1.15 (by dynamic programming over what is left to lose)."""
     assert Simulation(Policy(), lambda place: chance).run(12000) >= gain * PLAIN
 
 
