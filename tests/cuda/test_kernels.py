@@ -25,10 +25,10 @@ QUANTIZED = [kind for kind, (values, _) in BLOCKS.items() if values > 1]
 
 
 SHAPES = {
-    1: ((8, 4, 2, 2), (1, 8, 2, 99)),
-    7: ((4, 8, 1, 99),),
-    16: ((8, 8, 2, 3), (1, 4, 0, 2)),
-    29: ((8, 4, 1, 99), (2, 4, 0, 3)),
+    1: ((8, 4, 2, 2),),
+    7: ((4, 8, 1, 99), (1, 8, 2, 99)),
+    16: ((8, 8, 2, 3),),
+    29: ((2, 4, 0, 3),),
 }
 """By rows: blocks that share a scale, warps, buffers (0: straight from the matrix), blocks (99: some have no tile)."""
 

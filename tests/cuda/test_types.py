@@ -10,7 +10,7 @@ from clover_local.runtime.cuda.network import BLOCKS, MATRIX_TYPES
 from clover_local.runtime.cuda.passes import Launch
 
 from .emulation import Emulator
-from .matrices import FILLS, GRAINS, QUANTIZED, chance, corner_blocks, corners
+from .matrices import FILLS, QUANTIZED, chance, corner_blocks, corners
 from .synthetic import blocks
 
 
@@ -29,7 +29,7 @@ def test_corners_of_a_block(kind: str, n: int, grain: int) -> None:
     machine.check()
 
 
-@pytest.mark.parametrize("grain", GRAINS)
+@pytest.mark.parametrize("grain", [1, 8])
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_wide_rows_of_every_type(kind: str, grain: int) -> None:
     machine = Emulator()

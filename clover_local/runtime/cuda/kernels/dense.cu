@@ -21,15 +21,14 @@
 #ifndef RESIDENT
 #define RESIDENT 1  // blocks that share a multiprocessor
 #endif
+#ifndef REUSED
+#define REUSED 0  // 1: blocks have several tiles
+#endif
 constexpr int THREADS = 32 * WARPS;
 constexpr int LOADS = 512 / THREADS;  // of four values per row and thread
 constexpr int OUTPUTS = 16 * COLUMNS / THREADS > 0 ? 16 * COLUMNS / THREADS : 1;  // of a thread in a tile
 constexpr int CHUNK = 4 * THREADS * LOADS;
 constexpr int STEPS = (INPUTS + 255) / 256;
-
-#ifndef REUSED
-#define REUSED 0  // 1: blocks have several tiles
-#endif
 
 // Types whose fragments take activations in the order of 16. Where a warp has one step of tiles that are all of one order, and
 // there are few columns, its activations come to registers at once and stay there.
@@ -40,7 +39,7 @@ constexpr bool KEPT = (REUSED || NT == 1) && STEPS <= WARPS && INPUTS % 256 == 0
 struct Segment {
     const u8* data;
     int type, rows;
-    int tile;  // first block of the launch that works on it
+    int tile;  // number of its first tile
     int out;   // column of the output where row 0 goes
 };
 

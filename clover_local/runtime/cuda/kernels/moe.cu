@@ -319,7 +319,7 @@ RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
     for (int at = blockIdx.x; at < items; at += gridDim.x) {
         constexpr int STEPS = (HIDDEN + 255) / 256;
         Item item = item_of(route, at, tiles);
-        Columns columns = columns_of(item.count, route.row + item.first, 0);
+        Columns columns = columns_of(item.count, route.row + item.first);
         int type = up ? a.up_type : a.gate_type, bytes = row_size(type, HIDDEN);
         clear(acc);
         await_copies<0>();
@@ -340,15 +340,15 @@ RESIDENT_KERNEL(moe_gate_up, 256, 2, ExpertArgs) {
 #ifndef DOWN_STAGED
 #define DOWN_STAGED 1  // 0: the down matrices are too wide for the shared memory and read where they lie
 #endif
-constexpr int DOWN_ROWS = 64;  // of an item: 16 a warp
-constexpr int ACT_BYTES = WIDTH / 32 * 8 * (32 + 8);  // of a tile of eight slots: bytes, then scales
+constexpr int DOWN_ROWS = 64;                     // of an item: 16 a warp
+constexpr int DOWN_THREADS = 32 * DOWN_ROWS / 16;
 
 // Starts the copy of the activations of an item's slots; the outcome finds them there afterwards, from row 0 on.
 __device__ __forceinline__ Acts fetch_slots(const Acts& act, u8* to, const Item& item) {
     int tiles = (item.count + 7) / 8, values = tiles * 8 * WIDTH, scales = tiles * WIDTH / 32 * 8 * 8;
     const u8 *q = (const u8*)(act.q + (size_t)item.first * WIDTH), *s = (const u8*)(act.s + (size_t)item.first * (WIDTH / 32));
-    for (int i = 16 * threadIdx.x; i < values; i += 16 * 128) copy_async(to + i, q + i);
-    for (int i = 16 * threadIdx.x; i < scales; i += 16 * 128) copy_async(to + values + i, s + i);
+    for (int i = 16 * threadIdx.x; i < values; i += 16 * DOWN_THREADS) copy_async(to + i, q + i);
+    for (int i = 16 * threadIdx.x; i < scales; i += 16 * DOWN_THREADS) copy_async(to + values + i, s + i);
     commit_copies();
     Acts x = act;
     x.q = (i8*)to, x.s = (float2*)(to + values), x.f = act.f + (size_t)item.first * WIDTH;
@@ -356,7 +356,7 @@ __device__ __forceinline__ Acts fetch_slots(const Acts& act, u8* to, const Item&
 }
 
 // out = weight * (down act) for 64 channels of one entry at a time, the shared expert's among them. A persistent grid.
-RESIDENT_KERNEL(moe_down, 128, 4, ExpertArgs) {
+RESIDENT_KERNEL(moe_down, DOWN_THREADS, 4, ExpertArgs) {
     DYNAMIC_SHARED(u8, memory);  // 64 rows of a down matrix, activations
     const Route& route = *a.route;  // complete: every block of the kernel ahead has waited for it
     constexpr int TILES = (HIDDEN + DOWN_ROWS - 1) / DOWN_ROWS;
@@ -366,7 +366,7 @@ RESIDENT_KERNEL(moe_down, 128, 4, ExpertArgs) {
         Item item = item_of(route, at, TILES);
         int type = a.down_type[item.entry + 1 == route.count], bytes = row_size(type, WIDTH), row0 = DOWN_ROWS * item.tile;
         const u8* matrix = route.down[item.entry];
-        if (DOWN_STAGED) stage<DOWN_ROWS, 128, WIDTH>(memory, matrix, type, row0, HIDDEN, threadIdx.x);
+        if (DOWN_STAGED) stage<DOWN_ROWS, DOWN_THREADS, WIDTH>(memory, matrix, type, row0, HIDDEN, threadIdx.x);
         int own = row0 + 16 * warp_id(), g = lane_id() >> 2, t = lane_id() & 3;
         float weight[NT][2], acc[NT][4];
 #pragma unroll

@@ -48,8 +48,8 @@ KERNEL(rms_norm, 256, NormArgs) {
     int r = blockIdx.x, lane = lane_id(), slot = -1, slots = 0;
     bool used = r < a.pass->n;
     if (a.add && used) {  // known since before the kernel ahead
-        slots = 1 + *a.picks;
-        if (lane < slots) slot = a.slots[r * a.stride + lane];
+        slots = 1 + __ldcg(a.picks);
+        if (lane < slots) slot = __ldcg(a.slots + r * a.stride + lane);
     }
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {

@@ -52,20 +52,15 @@ struct Columns {
     int row[NT], row0[NT], row1[NT];
 };
 
-// `rows` lists the activation rows of the columns; null: column c is row c + first. Those beyond `count` repeat the last.
-__device__ __forceinline__ Columns columns_of(int count, const int* rows, int first) {
+// `rows` lists the activation rows of the columns; those beyond `count` repeat the last.
+__device__ __forceinline__ Columns columns_of(int count, const int* rows) {
     int g = lane_id() >> 2, t = lane_id() & 3;
     Columns c;
     c.live = (count + 7) / 8;
 #pragma unroll
     for (int i = 0; i < NT; i++) {
-        int at[3] = {8 * i + g, 8 * i + 2 * t, 8 * i + 2 * t + 1};
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            int inside = at[j] < count ? at[j] : count - 1;
-            at[j] = rows ? rows[inside] : inside + first;
-        }
-        c.row[i] = at[0], c.row0[i] = at[1], c.row1[i] = at[2];
+        c.row[i] = rows[min(8 * i + g, count - 1)];
+        c.row0[i] = rows[min(8 * i + 2 * t, count - 1)], c.row1[i] = rows[min(8 * i + 2 * t + 1, count - 1)];
     }
     return c;
 }
@@ -87,14 +82,12 @@ __device__ __forceinline__ void warm_blocks(const Acts& x, int tiles, int k, int
     for (int i = index; i < tiles * pieces; i += threads) warm(x.q + ((size_t)(i / pieces * (k / 32)) + first) * 256 + i % pieces * 16);
 }
 
-// A lane's operand of a block of 32 activations at `b`: its share of the order that a type's fragments have.
-template <bool BY16> __device__ __forceinline__ uint2 operand_at(const i8* b) {
+// A lane's operand of a block of 32 activations of a row: its share, in the order that a type's fragments have.
+template <bool BY16> __device__ __forceinline__ uint2 load_operand(const Acts& x, int k, int row, int block) {
+    const i8* b = x.q + (size_t)block_index(row, k / 32, block) * 32;
     int t = lane_id() & 3;
     if constexpr (BY16) return {*(const u32*)(b + 4 * t), *(const u32*)(b + 16 + 4 * t)};
     return *(const uint2*)(b + 8 * t);
-}
-template <bool BY16> __device__ __forceinline__ uint2 load_operand(const Acts& x, int k, int row, int block) {
-    return operand_at<BY16>(x.q + (size_t)block_index(row, k / 32, block) * 32);
 }
 
 constexpr int MAGIC = 0x4b400000;  // 1.5 * 2^23: an integer added to its bits is that integer as a float
